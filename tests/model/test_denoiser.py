@@ -1,0 +1,95 @@
+"""The network: its contract, its parameter count, and that each option does what its name says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unembed.config import ModelConfig, cpu, paper, tiny
+from unembed.model.denoiser import Denoiser, Neighbours, parameter_counts
+
+
+def wake(net: Denoiser) -> Denoiser:
+    """Random values in everything that starts at zero, so that every path speaks."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    return net.eval()
+
+
+def small(**changes: object) -> ModelConfig:
+    return replace(tiny().model, vocab_size=50, mask_id=3, vector_dim=8, **changes)  # type: ignore[arg-type]
+
+
+def forward(net: Denoiser, tokens: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+    torch.manual_seed(2)
+    c = net.condition(torch.randn(len(tokens), 8))
+    return net(tokens, torch.full((len(tokens),), 0.5), c, valid)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("prefix", [0, 2, 3])
+def test_padding_changes_nothing(norm: str, prefix: int) -> None:
+    net = wake(Denoiser(small(norm=norm, prefix_tokens=prefix)))
+    short = torch.randint(4, 50, (3, 5))
+    short[:, 2] = 3
+    padded = torch.cat([short, torch.randint(4, 50, (3, 4))], 1)
+    valid = torch.arange(9) < torch.tensor([5, 5, 5])[:, None]
+    assert torch.allclose(forward(net, short), forward(net, padded, valid)[:, :5], atol=1e-5)
+
+
+def test_shapes_and_forbidden_tokens() -> None:
+    net = wake(Denoiser(small()))
+    net.forbid([0, 1])
+    tokens = torch.full((4, 7), 3)
+    logits = net.logits(forward(net, tokens))
+    assert logits.shape == (4, 7, 50)
+    assert torch.isneginf(logits[..., [0, 1, 3]]).all()
+    assert torch.isfinite(logits[..., 4:]).all()
+    lengths = net.length_logits(net.condition(torch.randn(4, 8)))
+    assert lengths.shape == (4, 17)
+    assert torch.isneginf(lengths[:, 0]).all()
+
+
+def test_adaln_zero_starts_a_pre_norm_block_as_the_identity() -> None:
+    net = Denoiser(small(norm="pre", conv=False)).eval()
+    x = torch.randn(2, 5, 48)
+    assert torch.equal(net.blocks[0](x, torch.randn(2, 64), torch.randn(2, 48), None), x)
+
+
+@pytest.mark.parametrize("part", ["vector", "time", "tokens"])
+def test_prediction_depends_on(part: str) -> None:
+    net = wake(Denoiser(small(prefix_tokens=0, bag_of_words=False, account=False)))
+    vectors, t, tokens = torch.randn(1, 8), torch.tensor([0.5]), torch.tensor([[4, 3, 6]])
+    base = net(tokens, t, net.condition(vectors))
+    if part == "vector":
+        vectors = torch.randn(1, 8)
+    if part == "time":
+        t = torch.tensor([0.9])
+    if part == "tokens":
+        tokens = torch.tensor([[5, 3, 6]])
+    assert not torch.allclose(base[:, 1], net(tokens, t, net.condition(vectors))[:, 1])
+
+
+def test_no_vector_is_one_condition_for_all() -> None:
+    net = wake(Denoiser(small()))
+    assert torch.equal(net.condition(None, 3)[0], net.condition(None, 3)[2])
+    assert not torch.allclose(net.condition(None, 1), net.condition(torch.randn(1, 8)))
+
+
+def test_neighbours_is_a_depthwise_convolution() -> None:
+    near = Neighbours(6, 5)
+    torch.nn.init.normal_(near.taps)
+    x = torch.randn(2, 9, 6)
+    weight = near.taps.detach().T[:, None]
+    expected = torch.nn.functional.conv1d(x.transpose(1, 2), weight, padding=2, groups=6).transpose(1, 2)
+    assert torch.allclose(near(x), expected, atol=1e-6)
+
+
+def test_presets_have_the_documented_size() -> None:
+    with torch.device("meta"):
+        total, trainable = parameter_counts(Denoiser(replace(paper().model, vocab_size=50257, vector_dim=1024)))
+        shipped, _ = parameter_counts(Denoiser(cpu().model))
+    assert (total, trainable) == (128_375_025, 89_777_649)  # the paper says 78M; docs/method.md shows the difference
+    assert shipped * 2 < 64e6, "the shipped weights in bf16 must stay under 64 MB"

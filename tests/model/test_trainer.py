@@ -1,0 +1,235 @@
+"""Training: it learns, it resumes to the bit, it gives the same loss on two processes, it refuses the wrong thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unembed.config import Config, override, tiny
+from unembed.data.dataset import Dataset, Examples
+from unembed.errors import CheckpointError, ConfigError
+from unembed.model import artifact, batches, objective, optim
+from unembed.model.artifact import Artifact
+from unembed.model.denoiser import Denoiser
+from unembed.model.trainer import Event, Preview, fit_to_data, train
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from unembed.config import override, tiny
+from unembed.data.dataset import Dataset
+from unembed.model.trainer import fit_to_data, train
+torch.use_deterministic_algorithms(True)
+data = Dataset(sys.argv[1])
+config = fit_to_data(override(tiny(), sys.argv[3:]), data)
+train(config, data, Path(sys.argv[2]), resume=True)
+"""
+
+
+def run_script(data: Dataset, out: Path, *settings: str, launcher: tuple[str, ...] = ()) -> list[str]:
+    script = out.parent / "run_training.py"
+    script.write_text(SCRIPT)
+    return [sys.executable, *launcher, str(script), str(data.folder), str(out), *settings]
+
+
+def environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
+    return os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+
+
+def losses(out: Path) -> dict[tuple[str, int], float]:
+    lines = [json.loads(line) for line in (out / "training" / "metrics.jsonl").read_text().splitlines()]
+    return {(line["phase"], line["step"]): line["loss"] for line in lines}
+
+
+def config_for(data: Dataset, *settings: str) -> Config:
+    return fit_to_data(override(tiny(), list(settings)), data)
+
+
+def test_it_learns_to_fill_in(data: Dataset, tmp_path: Path) -> None:
+    """Cross-entropy from 100 % mask far below the unigram's, and lower still when most is visible."""
+    events: list[Event] = []
+    config = config_for(data, "train.steps=150", "train.bag_steps=40", "train.validate_every=150")
+    train(config, data, tmp_path / "run", report=events.append)
+    counts = data.token_counts()
+    share = counts[counts > 0] / counts.sum()
+    unigram = float(-(share * np.log(share)).sum())
+    final = [e for e in events if e.metrics][-1].metrics
+    assert final["entropy_1"] < 0.75 * unigram
+    assert final["entropy_0.15"] < 0.6 * final["entropy_1"]
+    loaded = artifact.load(tmp_path / "run")
+    assert loaded.encoder.fingerprint == "bag-1"
+
+
+def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+    settings = ("train.steps=24", "train.save_every=4", "train.validate_every=8", "model.dropout=0.1")
+    whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
+    whole.parent.mkdir()
+    broken.parent.mkdir()
+    subprocess.run(run_script(data, whole, *settings), check=True, env=environment(), timeout=240)
+    kills = 0
+    for wanted in (2, 3, 10, 17):  # steps at which to kill: in the first phase, and twice in the second
+        process = subprocess.Popen(run_script(data, broken, *settings), env=environment())
+        metrics = broken / "training" / "metrics.jsonl"
+        while process.poll() is None:
+            lines = metrics.read_text().count("\n") if metrics.exists() else 0
+            if lines >= wanted + 5 * (wanted > 5):
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.01)
+        process.wait()
+    assert kills >= 3
+    subprocess.run(run_script(data, broken, *settings), check=True, env=environment(), timeout=240)
+    one, two = (load_file(path / "training" / "last.safetensors") for path in (whole, broken))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+    assert losses(whole) == losses(broken)
+
+
+def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> None:
+    settings = ("train.steps=6", "train.bag_steps=3", "train.validate_every=6")
+    one, two = tmp_path / "one" / "run", tmp_path / "two" / "run"
+    one.parent.mkdir()
+    two.parent.mkdir()
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    subprocess.run(run_script(data, one, *settings), check=True, env=environment(), timeout=240)
+    subprocess.run(run_script(data, two, *settings, launcher=launcher), check=True, env=environment(), timeout=240)
+    alone, together = losses(one), losses(two)
+    assert alone.keys() == together.keys()
+    for key, loss in alone.items():
+        assert together[key] == pytest.approx(loss, rel=2e-4), key
+
+
+def test_accumulation_does_not_change_the_step(data: Dataset, tmp_path: Path) -> None:
+    results = []
+    for parts in (1, 4):
+        out = tmp_path / str(parts)
+        train(config_for(data, "train.steps=4", "train.bag_steps=0", f"train.accumulate={parts}"), data, out)
+        results.append(losses(out))
+    for key, loss in results[0].items():
+        assert results[1][key] == pytest.approx(loss, rel=1e-4)
+
+
+def test_preview_best_milestones_and_early_stop(data: Dataset, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def preview(model: Artifact, examples: Examples) -> Preview:
+        seen.append(len(examples.texts))
+        return Preview({"token_f1": 0.5}, [("a", "b")])
+
+    events: list[Event] = []
+    config = config_for(
+        data, "train.steps=40", "train.lr=0", "train.muon_lr=0", "train.bag_lr=0", "train.validate_every=4",
+        "train.patience=2", "train.milestone_every=4",
+    )  # fmt: skip
+    train(config, data, tmp_path / "run", preview=preview, report=events.append)
+    last = max(e.step for e in events if e.phase == "denoise")
+    assert last < 40, "a net that cannot learn must stop early"
+    assert set(seen) == {config.train.preview_texts}
+    validated = [e for e in events if e.metrics]
+    assert validated[0].samples == [("a", "b")]
+    assert validated[0].metrics["token_f1"] == 0.5
+    assert (tmp_path / "run/training/best/model.safetensors").exists()
+    assert (tmp_path / "run/training/milestones/step-0000004/config.json").exists()
+
+
+def test_ctrl_c_saves_and_resumes(data: Dataset, tmp_path: Path) -> None:
+    config = config_for(data, "train.steps=12", "train.save_every=100")
+
+    def interrupt(event: Event) -> None:
+        if event.phase == "denoise" and event.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, data, tmp_path / "run", report=interrupt)
+    train(config, data, tmp_path / "run", resume=True)
+    train(config, data, tmp_path / "plain")
+    assert losses(tmp_path / "run") == losses(tmp_path / "plain")
+
+
+def test_a_run_folder_is_not_overwritten_or_mixed(data: Dataset, tmp_path: Path) -> None:
+    config = config_for(data, "train.steps=2", "train.bag_steps=0", "train.save_every=1")
+    train(config, data, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="--resume"):
+        train(config, data, tmp_path / "run")
+    other = replace(config, train=replace(config.train, lr=1e-5))
+    with pytest.raises(CheckpointError, match="settings"):
+        train(other, data, tmp_path / "run", resume=True)
+
+
+def test_warm_start_keeps_the_language_and_renews_the_projection(data: Dataset, tmp_path: Path) -> None:
+    config = config_for(data, "train.steps=2", "train.bag_steps=0")
+    source = artifact.load(train(config, data, tmp_path / "a"))
+    with torch.no_grad():
+        source.net.embed.weight.fill_(0.5)
+    from unembed.model.trainer import build_net
+
+    made = build_net(config, data, source)
+    assert torch.equal(made.embed.weight, source.net.embed.weight)
+    assert not torch.equal(made.project[0].weight, source.net.project[0].weight)
+    with pytest.raises(ConfigError, match="width"):
+        build_net(config_for(data, "model.width=24"), data, source)
+
+
+def test_sampled_softmax_estimates_the_full_one(data: Dataset) -> None:
+    """The corrected candidates give the full log-normaliser on average; the uncorrected ones do not."""
+    torch.manual_seed(0)
+    net = Denoiser(replace(tiny().model, vocab_size=400, mask_id=4, vector_dim=8))
+    sampler = objective.CandidateSampler(np.arange(400) ** 2, 100)
+    hidden, targets = torch.randn(3, 48), torch.tensor([399, 398, 390])
+    with torch.no_grad():
+        full = objective.cross_entropy(net, hidden, targets, None)
+        drawn = []
+        for seed in range(300):
+            some = sampler.draw(targets, objective.generator(seed))
+            drawn.append(objective.cross_entropy(net, hidden, targets, some))
+    error = (torch.stack(drawn).mean(0) - full).abs().max()
+    assert error < 0.05
+    assert 80 < len(some.ids) < 125
+    assert some.correction[torch.searchsorted(some.ids, targets)].eq(0).all()
+
+
+def test_the_stream_reads_every_text_once_an_epoch_and_restarts_anywhere(data: Dataset) -> None:
+    first = batches.stream(data, 64, 0, batches.Cursor())
+    seen, cursors = [], [batches.Cursor()]
+    for batch, after in first:
+        if after.epoch or (after.group and not after.batch and len(seen) > 1):
+            break
+        seen.append(batch)
+        cursors.append(after)
+    rows = {tuple(row.tolist()) for batch in seen for row in batch.tokens}
+    assert len(rows) == sum(len(b.tokens) for b in seen)
+    again, _ = next(batches.stream(data, 64, 0, cursors[3]))
+    assert torch.equal(again.tokens, seen[3].tokens)
+    assert torch.equal(again.vectors, seen[3].vectors)
+
+
+@pytest.mark.parametrize("decay", ["cosine", "wsd", "none"])
+def test_learning_rate_warms_up_and_decays(decay: str) -> None:
+    config = replace(tiny().train, warmup_steps=10, decay=decay)
+    rates = [optim.lr_factor(step, 100, config) for step in range(100)]
+    assert rates[0] < 0.11
+    assert rates == sorted(rates[:11]) + rates[11:]
+    assert max(rates) <= 1
+    assert (rates[-1] < 0.05) == (decay != "none")
+
+
+def test_muon_orthogonalises() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(optim.orthogonalise(torch.randn(40, 24)))
+    assert 0.6 < values.min()
+    assert values.max() < 1.3

@@ -1,0 +1,85 @@
+"""Render the tables of the README and the docs from results files, between marker comments.
+
+    python tools/render_readme.py            rewrite README.md and docs/*.md
+    python tools/render_readme.py --check    exit 1 and name the file if a table differs from its results
+
+A place for a table of `results/main.json`:
+
+    <!-- results:main view=systems columns=token_accuracy,bleu -->
+    <!-- /results:main -->
+
+`view` is systems (default), source, length or samples; `system=` names the system of the last three.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the path and the package is not
+
+from unembed.errors import ConfigError, UnembedError  # noqa: E402
+from unembed.measure.results import Results, load  # noqa: E402
+from unembed.measure.table import markdown_table  # noqa: E402
+
+_BEGIN = re.compile(r"^<!-- results:(?P<name>[\w-]+)(?P<options>.*?) -->$", re.MULTILINE)
+_OPTIONS = ("view", "columns", "system")
+
+
+def render(text: str, root: Path) -> str:
+    """The page with every marked table made anew."""
+    done, place = [], 0
+    for begin in _BEGIN.finditer(text):
+        closing = f"<!-- /results:{begin['name']} -->"
+        end = text.find(closing, begin.end())
+        if end < 0 or _BEGIN.search(text, begin.end(), end):
+            raise ConfigError(f"the table {begin[0]} does not end: write {closing} on a line below it")
+        results = load(root / "results" / f"{begin['name']}.json")
+        done += [text[place : begin.end()], "\n", table(results, begin["options"].split()), "\n"]
+        place = end
+    return "".join([*done, text[place:]])
+
+
+def table(results: Results, words: list[str]) -> str:
+    """The table that the options of a marker ask for."""
+    options = dict.fromkeys(_OPTIONS, "")
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key not in options or not equals:
+            raise ConfigError(f"cannot read {word!r} in a results marker: write one of {', '.join(_OPTIONS)} and =value")
+        options[key] = value
+    columns = options["columns"].split(",") if options["columns"] else ()
+    return markdown_table(results, options["view"] or "systems", columns, options["system"])
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    """Render, or with --check only compare; the exit code."""
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write("usage: python tools/render_readme.py [--check]\n")
+        return 2
+    stale = []
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        try:
+            old = page.read_text("utf-8")
+            new = render(old, root)
+        except (OSError, UnembedError) as error:
+            sys.stderr.write(f"{page}: {error}\n")
+            return 2
+        if new != old:
+            stale.append(page)
+            if not arguments:
+                temporary = page.with_name(page.name + ".tmp")
+                temporary.write_text(new, "utf-8")
+                os.replace(temporary, page)
+    if stale and arguments:
+        names = ", ".join(str(page.relative_to(root)) for page in stale)
+        sys.stderr.write(f"{names}: tables differ from their results; run python tools/render_readme.py\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Text to shards of (tokens, vector): sources -> tokens -> vectors, or own pairs; read through `dataset.Dataset`."""

@@ -1,0 +1,50 @@
+"""model2vec static models: a table of token vectors and a mean, numpy only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from unembed.data.encoders.base import Spec, Vectors, are_unit, check_texts, check_vectors, hash_model
+from unembed.data.encoders.hub import model_folder
+from unembed.errors import EncoderError, MissingExtraError
+
+FILES = ("*.safetensors", "*.json")
+PROBE = ["unembed", "A sentence of a few words."]
+
+
+def create(spec: Spec) -> StaticEncoder:
+    """Make the encoder of a spec `model2vec:<hub id or folder>[?revision=<commit>]`."""
+    spec.allow("revision")
+    return StaticEncoder(model_folder(spec, spec.argument, FILES), name=spec.text)
+
+
+class StaticEncoder:
+    """A static model in a folder."""
+
+    def __init__(self, folder: Path, *, name: str) -> None:
+        try:
+            from model2vec import StaticModel
+        except ImportError:
+            raise MissingExtraError("model2vec", "model2vec", "a static model as encoder") from None
+        try:
+            self._model = StaticModel.from_pretrained(folder)
+        except Exception as error:
+            raise EncoderError(f"{folder} is not a model2vec model: {error}") from error
+        self.name = name
+        self.fingerprint = hash_model(folder, [file for pattern in FILES for file in folder.glob(pattern)])
+        probe = self._vectors(PROBE)
+        self.dim = probe.shape[1]
+        self.normalized = are_unit(probe)
+
+    def encode(self, texts: list[str]) -> Vectors:
+        """Embed texts."""
+        check_texts(texts)
+        if not texts:
+            return np.empty((0, self.dim), dtype=np.float32)
+        return check_vectors(self._vectors(texts), len(texts), self.dim, self.name)
+
+    def _vectors(self, texts: list[str]) -> Vectors:
+        # One process: the library would fork for long lists, which is unsafe beside torch's threads.
+        return np.asarray(self._model.encode(texts, use_multiprocessing=False), dtype=np.float32)

@@ -1,0 +1,93 @@
+"""How to decode, as one frozen dataclass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from unembed.decode import strategies
+from unembed.errors import ConfigError
+
+ScoreName = Literal["revealed", "pseudo"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """Settings of one decoding; two runs with equal settings give equal texts."""
+
+    strategy: str = "confidence"
+    """Which masked positions are revealed at each step: a name from `strategies.names()`."""
+    steps: int = 8
+    """The most denoising steps a text may take; whatever the number, no mask is left behind."""
+    temperature: float = 0.0
+    """0 takes the most probable token; above, tokens are drawn."""
+    top_p: float = 1.0
+    """Draw only from the most probable tokens that hold this share of the probability."""
+    seed: int = 0
+    """Decides the draws, together with the vector itself; without effect at temperature 0."""
+    guidance: float = 1.0
+    """Classifier-free guidance scale; anything but 1 costs a second forward pass without the vector."""
+    lengths: int = 3
+    """How many of the likeliest lengths are decoded; the score chooses among them."""
+    length: int | None = None
+    """Decode to this number of tokens instead of a predicted one."""
+    n_best: int = 1
+    """Keep up to this many different texts; beyond the lengths, variants are drawn at a temperature."""
+    variant_temperature: float = 0.7
+    """Temperature of the drawn variants when `temperature` is 0."""
+    remask_share: float = 0.05
+    """`remask`: share of the visible tokens, the least confident, that is masked again after each step."""
+    remask_threshold: float | None = None
+    """`remask`: mask again whatever is less confident than this, instead of a share."""
+    refine_share: float = 0.3
+    """`two-stage`: share of the tokens, the least confident, that the second stage decodes anew."""
+    entropy_bound: float = 1.0
+    """`entropy`: joint uncertainty, in nats, that the tokens revealed in one step may have."""
+    score: ScoreName = "revealed"
+    """`revealed`: mean log-probability of the tokens as they were chosen; `pseudo`: as the finished text has them."""
+    score_passes: int = 4
+    """`pseudo`: forward passes; each hides another part of the text and asks how probable it is."""
+    length_weight: float = 0.1
+    """Weight of the log-probability of the length in the score."""
+    precision: Precision = "fp32"
+    """`bf16` needs a machine that is fast with it, `auto` looks. Only fp32 results are independent of the batch."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in strategies.names():
+            raise ConfigError(f"no strategy named {self.strategy!r}: choose one of {', '.join(strategies.names())}")
+        for name in ("steps", "lengths", "n_best", "score_passes"):
+            _whole(name, getattr(self, name), 1)
+        _whole("seed", self.seed, 0)
+        if self.length is not None:
+            _whole("length", self.length, 1)
+        _within("temperature", self.temperature, 0, math.inf)
+        _within("variant_temperature", self.variant_temperature, 1e-3, math.inf)
+        _within("top_p", self.top_p, 1e-6, 1)
+        _within("guidance", self.guidance, 0, math.inf)
+        _within("remask_share", self.remask_share, 0, 1)
+        _within("refine_share", self.refine_share, 0, 1)
+        _within("entropy_bound", self.entropy_bound, 0, math.inf)
+        _within("length_weight", self.length_weight, -math.inf, math.inf)
+        if self.remask_threshold is not None:
+            _within("remask_threshold", self.remask_threshold, 0, 1)
+        _one_of("score", self.score, ("revealed", "pseudo"))
+        _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
+
+
+def _whole(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigError(f"{name} is {value!r}: give a whole number of at least {low}")
+
+
+def _within(name: str, value: object, low: float, high: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= float(value) <= high or math.isinf(float(value)):  # type: ignore[arg-type]
+        limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}" if low > -math.inf else ""
+        raise ConfigError(f"{name} is {value!r}: give a number {limits}".rstrip())
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}")

@@ -1,0 +1,20 @@
+"""The most certain tokens first, an equal number at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unembed.decode.config import DecodeConfig
+from unembed.decode.strategies.base import Batch, Canvas, State, highest, quota
+
+
+def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
+    """Predict all masked positions, keep the k most confident, mask the rest again."""
+    canvas = Canvas(batch)
+    for step in range(1, config.steps + 1):
+        if canvas.finished:
+            return
+        masked = canvas.masked
+        prediction = batch.predict(canvas.tokens, masked)
+        canvas.reveal(highest(prediction.confidence, masked, quota(masked, config.steps - step + 1)), prediction)
+        yield canvas.state(step)

@@ -1,0 +1,1 @@
+"""Measurement: how much of the text comes back, against baselines, with intervals."""

@@ -1,0 +1,123 @@
+"""Results as tables: plain text for a terminal, Markdown for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unembed.errors import ConfigError
+from unembed.measure.metrics import METRICS, Metric
+from unembed.measure.results import Estimate, Results, Scores, SystemResult
+
+Rows = list[list[str]]
+
+
+def terminal_table(results: Results) -> str:
+    """Every system, then the best strategy by source and by length, then what a reader must know."""
+    parts = [f"{results.n:,} texts of the split {results.split} · 95 % intervals from {results.resamples:,} resamples"]
+    parts.append(plain(systems_rows(results, intervals=True)))
+    best = best_strategy(results)
+    if best is not None:
+        for title, groups in (("source", best.by_source), ("tokens", best.by_length)):
+            parts.append(f"{best.name}, by {title}\n" + plain(group_rows(title, groups, intervals=False)))
+    if results.near_copies is not None:
+        parts.append(near_copies_line(results))
+    parts.extend(f"note: {note}" for note in results.notes)
+    return "\n\n".join(parts)
+
+
+def markdown_table(results: Results, view: str = "systems", columns: Sequence[str] = (), system: str = "") -> str:
+    """One Markdown table: `systems`, `source`, `length`, or `samples` (the last three of one system)."""
+    if view == "systems":
+        return markdown(systems_rows(results, columns=columns, intervals=True))
+    chosen = results.system(system) if system else best_strategy(results)
+    if chosen is None:
+        raise ConfigError("these results hold no strategy to break down: name a system")
+    if view == "source":
+        return markdown(group_rows("source", chosen.by_source, columns=columns, intervals=True))
+    if view == "length":
+        return markdown(group_rows("tokens", chosen.by_length, columns=columns, intervals=True))
+    if view == "samples":
+        return markdown([["original", "recovered"], *([s.original, s.recovered] for s in chosen.samples)], left=2)
+    raise ConfigError(f"no table named {view!r}: choose one of systems, source, length, samples")
+
+
+def systems_rows(results: Results, columns: Sequence[str] = (), *, intervals: bool) -> Rows:
+    """A row for each system."""
+    metrics = _metrics(columns, [system.overall for system in results.systems])
+    rows = [["system", *(metric.title for metric in metrics), "s/text", "passes"]]
+    for system in results.systems:
+        passes = "" if system.passes_per_text is None else f"{system.passes_per_text:.1f}"
+        seconds = "" if system.kind == "reference" else f"{system.seconds_per_text:.4f}"
+        rows.append([system.name, *_cells(metrics, system.overall, intervals), seconds, passes])
+    return rows
+
+
+def group_rows(title: str, groups: dict[str, Scores], columns: Sequence[str] = (), *, intervals: bool) -> Rows:
+    """A row for each group of texts, with its size."""
+    metrics = _metrics(columns, list(groups.values()))
+    rows = [[title, "n", *(metric.title for metric in metrics)]]
+    for name, scores in groups.items():
+        size = next(iter(scores.values())).n
+        rows.append([name, f"{size:,}", *_cells(metrics, scores, intervals)])
+    return rows
+
+
+def best_strategy(results: Results) -> SystemResult | None:
+    """The strategy with the highest token accuracy; None if there is none."""
+    strategies = [system for system in results.systems if system.kind == "inverter"]
+    return max(strategies, key=lambda system: system.overall["token_accuracy"].value, default=None)
+
+
+def near_copies_line(results: Results) -> str:
+    """One sentence about how close the texts are to the training texts."""
+    near = results.near_copies
+    assert near is not None
+    quantiles = near.cosine_quantiles
+    return (
+        f"near copies: {near.copies:,} of {near.n:,} texts have token F1 above {near.f1_threshold} to the nearest of "
+        f"{near.training_texts:,} training texts; cosine to it: median {quantiles['0.5']:.3f}, "
+        f"95 % below {quantiles['0.95']:.3f}"
+    )
+
+
+def show(metric: Metric, estimate: Estimate, *, interval: bool) -> str:
+    """A value as people write it, such as `41.3 [40.1, 42.5]`."""
+    scale = 100 if metric.percent else 1
+    value, low, high = (f"{scale * x:.{metric.decimals}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]" if interval else value
+
+
+def plain(rows: Rows) -> str:
+    """Aligned columns; the first is a name and stands on the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join(line.rstrip() for line in [lines[0], rule, *lines[1:]])
+
+
+def markdown(rows: Rows, left: int = 1) -> str:
+    """A GitHub table; the first `left` columns stand on the left."""
+    rule = ["---" if i < left else "---:" for i in range(len(rows[0]))]
+    return "\n".join("| " + " | ".join(_escape(cell) for cell in row) + " |" for row in [rows[0], rule, *rows[1:]])
+
+
+def _escape(cell: str) -> str:
+    """Texts are of anywhere: none may break the table, or become HTML or a link in the page."""
+    for character in "\\`*_[]<|":
+        cell = cell.replace(character, "\\" + character)
+    return " ".join(cell.split())
+
+
+def _metrics(columns: Sequence[str], scores: list[Scores]) -> list[Metric]:
+    for name in columns:
+        if name not in METRICS:
+            raise ConfigError(f"no metric named {name!r}: choose from {', '.join(METRICS)}")
+    present = {name for each in scores for name in each}
+    return [METRICS[name] for name in columns or METRICS if name in present]
+
+
+def _cells(metrics: list[Metric], scores: Scores, intervals: bool) -> list[str]:
+    return [show(m, scores[m.name], interval=intervals) if m.name in scores else "" for m in metrics]

@@ -1,0 +1,1 @@
+"""The inverter itself: diffusion process, denoiser, training and the artefact on disk."""

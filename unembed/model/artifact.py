@@ -1,0 +1,158 @@
+"""The inverter folder: what a trained inverter is on disk, and the checks it must pass to be loaded.
+
+model.safetensors   weights (bf16 or fp32)
+config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
+tokenizer.json      the inverter's tokenizer
+README.md           model card
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from unembed.config import Config, from_dict, to_dict
+from unembed.data.shards import EncoderInfo as EncoderInfo
+from unembed.errors import CheckpointError, ConfigError
+from unembed.model.card import render_card
+from unembed.model.denoiser import Denoiser
+
+FORMAT = 1
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md")
+
+
+@dataclass(slots=True)
+class Artifact:
+    """A trained inverter, in memory."""
+
+    net: Denoiser
+    tokenizer: Tokenizer
+    config: Config
+    encoder: EncoderInfo
+    info: dict[str, Any] = field(default_factory=dict)
+    """What the card tells: data, metrics, examples."""
+
+
+def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf16") -> Path:
+    """Write the folder whole: into a temporary one first, then file by file with config.json last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    tensors = {
+        name: (tensor.to(kind) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
+        for name, tensor in artifact.net.state_dict().items()
+    }
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
+        temporary = Path(name)
+        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
+        artifact.tokenizer.save(str(temporary / "tokenizer.json"))
+        description = {
+            "format": FORMAT,
+            **to_dict(artifact.config),
+            "encoder": asdict(artifact.encoder),
+            "info": artifact.info,
+            "dtype": dtype,
+            "sha256": {part: sha256(temporary / part) for part in ("model.safetensors", "tokenizer.json")},
+        }
+        (temporary / "config.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+        (temporary / "README.md").write_text(render_card(description))
+        for part in ("model.safetensors", "tokenizer.json", "README.md", "config.json"):
+            os.replace(temporary / part, folder / part)
+    return folder
+
+
+def load(location: str | Path) -> Artifact:
+    """Load an inverter from a folder or from a hub id; anything odd is refused with what to do about it."""
+    folder = _folder(str(location))
+    description = _description(folder)
+    for part, expected in description["sha256"].items():
+        if not (folder / part).is_file():
+            raise CheckpointError(f"{folder} has no {part}: copy the whole inverter folder again")
+        if sha256(folder / part) != expected:
+            raise CheckpointError(f"{folder / part} is truncated or altered (sha256 differs): copy it again")
+    settings = {key: description[key] for key in ("model", "diffusion", "train")}
+    try:
+        config = from_dict(Config, settings, f"{folder / 'config.json'}")
+        encoder = from_dict(EncoderInfo, description["encoder"], f"{folder / 'config.json'}: encoder")
+    except ConfigError as error:
+        raise CheckpointError(f"{error} (the inverter was made by another version: upgrade unembed)") from None
+    net = Denoiser(config.model)
+    try:
+        weights = load_file(folder / "model.safetensors")
+        net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
+    except (SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{folder / 'model.safetensors'} does not fit its config.json ({reason})") from None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return Artifact(net.eval(), tokenizer, config, encoder, description["info"])
+
+
+def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: str = "") -> None:
+    """Refuse vectors of another encoder or dimension, naming both."""
+    mine = artifact.encoder
+    if dim != mine.dim:
+        raise CheckpointError(
+            f"this inverter reads vectors of {mine.spec} ({mine.dim} dimensions), these have {dim}: "
+            "choose the inverter of that encoder or train one (unembed train)"
+        )
+    if fingerprint and mine.fingerprint and fingerprint != mine.fingerprint:
+        raise CheckpointError(
+            f"this inverter was trained for {mine.spec}, the vectors come from {spec or 'another encoder'} "
+            "(the fingerprints differ): choose the inverter of that encoder or train one (unembed train)"
+        )
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder(location: str) -> Path:
+    path = Path(location)
+    if path.is_dir():
+        return path
+    if path.exists() or location.startswith((".", "/", "~")) or location.count("/") != 1:
+        raise CheckpointError(f"no inverter folder at {location}: give a folder with config.json, or a hub id owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        return Path(snapshot_download(location, allow_patterns=list(FILES)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"no folder {location} here, and the hub does not give it ({reason})") from None
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is no inverter folder: it has no config.json (is it a dataset or a run?)")
+    try:
+        description = json.loads(path.read_text())
+    except ValueError:
+        raise CheckpointError(f"{path} is not valid JSON: copy the inverter folder again") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not of inverter format {FORMAT}: upgrade unembed or train the inverter again")
+    known = {"format", "model", "diffusion", "train", "encoder", "info", "dtype", "sha256"}
+    if description.keys() != known:
+        odd = ", ".join(sorted(description.keys() ^ known))
+        raise CheckpointError(f"{path} has unknown or missing keys ({odd}): upgrade unembed or copy the folder again")
+    return description
+
+
+def copy(folder: Path, target: Path) -> None:
+    """Copy just the inverter's own files."""
+    target.mkdir(parents=True, exist_ok=True)
+    for part in FILES:
+        shutil.copyfile(folder / part, target / part)

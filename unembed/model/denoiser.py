@@ -1,0 +1,218 @@
+"""The denoiser: a transformer that predicts every masked token at once, conditioned on the vector by AdaLN.
+
+    c = net.condition(vectors)          (n, d)              -> (n, width)      eq. 5
+    h = net(tokens, t, c)               (n, L), (n,), (n, width) -> (n, L, width)
+    logits = net.logits(h)              (..., width)        -> (..., vocab)    eq. 3
+
+`t` is told as the share of masked tokens, 1 - alpha_t, which at decoding time is simply counted.
+
+With `ModelConfig()` this is the paper's network (pre-norm AdaLN-Zero with gates, eq. 6-10). The options that
+`cpu()` adds are marked where they enter.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unembed.config import ModelConfig
+
+TIME_FEATURES = 64
+
+
+class Denoiser(nn.Module):
+    """p(x_0 | x_t, t, e) for every position of a text of known length."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.embed = nn.Embedding(config.vocab_size, width)  # tied: input and output
+        nn.init.normal_(self.embed.weight, std=0.02 if config.norm == "pre" else 0.05)
+        self.embed.weight.requires_grad_(not config.freeze_embeddings)
+        # Text position i has entry i + 1; entry 0 and entry L + 1 frame the text and go to the prefix tokens.
+        self.position = nn.Parameter(torch.randn(config.max_tokens + 2, width) * 0.02)
+        self.project = nn.Sequential(nn.Linear(config.vector_dim, width), nn.GELU(), nn.Linear(width, width))
+        self.no_vector = nn.Parameter(torch.zeros(width))  # the condition of "no vector", for guidance
+        self.embed_norm = nn.LayerNorm(width, eps=1e-6) if config.norm == "post" else nn.Identity()
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        speak = nn.Linear(width, width)
+        self.final = nn.Sequential(nn.LayerNorm(width), speak)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.length = nn.Sequential(nn.Linear(width, width // 2), nn.GELU(), nn.Linear(width // 2, config.max_tokens))
+        if config.prefix_tokens:
+            self.prefix = nn.Parameter(torch.randn(config.prefix_tokens, width) * 0.02)
+            self.prefix_vector = nn.Linear(width, config.prefix_tokens * width)
+        if config.bag_of_words:
+            # The transformer starts silent: until it has learned something, the bag of words speaks.
+            nn.init.zeros_(speak.weight)
+            self.bag = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        if config.account:
+            self.said = nn.Linear(width, width, bias=False)
+            nn.init.zeros_(self.said.weight)
+        for mlp in (self.project, self.bag if config.bag_of_words else ()):
+            for layer in mlp:
+                if isinstance(layer, nn.Linear):  # keep unit variance through the MLP: the vector must be heard
+                    nn.init.kaiming_normal_(layer.weight)
+                    nn.init.zeros_(layer.bias)
+        # Tokens that no text may contain; set by `forbid`, saved with the weights.
+        self.register_buffer("forbidden", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.forbidden: Tensor
+        self.forbidden[config.mask_id] = True
+
+    def forbid(self, token_ids: list[int]) -> None:
+        """Never predict these tokens ([MASK], [PAD], unknown, ...)."""
+        self.forbidden[token_ids] = True
+
+    def condition(self, vectors: Tensor | None, n: int = 1) -> Tensor:
+        """Project vectors (n, d) to c (n, width) (eq. 5); None gives the condition of "no vector"."""
+        if vectors is None:
+            return self.no_vector.expand(n, -1)
+        # Unit vectors have tiny entries (about 1/sqrt(d)); give the projection inputs of unit variance.
+        c: Tensor = self.project(vectors * math.sqrt(self.config.vector_dim))
+        return c
+
+    def length_logits(self, c: Tensor) -> Tensor:
+        """Logits of the number of tokens (n, max_tokens + 1); a text has at least one."""
+        return F.pad(self.length(c), (1, 0), value=-torch.inf)
+
+    def forward(self, tokens: Tensor, t: Tensor, c: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Hidden states of the text positions, ready for `logits`."""
+        n, length = tokens.shape
+        embedded = self.embed(tokens)  # (n, L, width)
+        if self.config.account:
+            visible = tokens != self.config.mask_id
+            if valid is not None:
+                visible = visible & valid
+            spoken = (embedded * visible[..., None]).sum(1) / math.sqrt(self.config.max_tokens)
+            c = c + self.said(spoken)
+        x = embedded + self.position[1 : length + 1]
+        x = self._frame(x, c, valid, length)
+        x = self.embed_norm(x)
+        prefixed = None if valid is None else F.pad(valid, (self.config.prefix_tokens, 0), value=True)
+        time = time_features(t)
+        for block in self.blocks:
+            x = block(x, time, c, prefixed)
+        hidden: Tensor = self.final(x[:, self.config.prefix_tokens :])
+        if self.config.bag_of_words:
+            hidden = hidden + self.bag(c)[:, None]
+        return hidden
+
+    def bag_hidden(self, c: Tensor) -> Tensor:
+        """The bag-of-words path alone: one hidden state for each text, the same for all its positions. (n, width)."""
+        hidden: Tensor = self.bag(c)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary, through the tied embeddings (eq. 3)."""
+        scores = F.linear(hidden, self.embed.weight, self.bias)
+        return scores.masked_fill(self.forbidden, -torch.inf)
+
+    def _frame(self, x: Tensor, c: Tensor, valid: Tensor | None, length: int) -> Tensor:
+        """Put the prefix tokens in front: they carry the vector, and by their position the ends of the text."""
+        count = self.config.prefix_tokens
+        if not count:
+            return x
+        lengths = torch.full((x.shape[0],), length, device=x.device) if valid is None else valid.sum(1)
+        places = torch.stack([lengths + 1 if j % 2 else 0 * lengths for j in range(count)], 1)  # (n, prefix)
+        carried = self.prefix_vector(c).view(-1, count, self.config.width)
+        return torch.cat([self.prefix + carried + self.position[places], x], 1)
+
+
+class Block(nn.Module):
+    """Attention and MLP, both under layer norms that t and c modulate (eq. 6-10)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.heads, self.post, self.prefix_tokens = config.heads, config.norm == "post", config.prefix_tokens
+        self.norm1 = nn.LayerNorm(width, eps=1e-6, elementwise_affine=self.post)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6, elementwise_affine=self.post)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.up = nn.Linear(width, config.ffn)
+        self.down = nn.Linear(config.ffn, width)
+        self.dropout = nn.Dropout(config.dropout)
+        # Scale, shift and gate for each of the two norms. Zero at the start (AdaLN-Zero): a pre-norm block begins as
+        # the identity, a post-norm block as the plain block.
+        self.from_time = nn.Linear(TIME_FEATURES, 6 * width)  # eq. 6
+        self.from_vector = nn.Linear(width, 6 * width)  # eq. 7
+        for layer in (self.from_time, self.from_vector):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        self.near1 = Neighbours(width, 5) if config.conv else None
+        self.near2 = Neighbours(width, 3) if config.conv else None
+
+    def forward(self, x: Tensor, time: Tensor, c: Tensor, valid: Tensor | None) -> Tensor:
+        """(n, P + L, width) -> the same."""
+        modulation = (self.from_time(time) + self.from_vector(c))[:, None]  # eq. 8, 9
+        scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
+        if self.post:
+            x = self._convolve(x, self.near1, valid)
+            x = self.norm1(x + (1 + gate1) * self._attend(x, valid)) * (1 + scale1) + shift1
+            x = self._convolve(x, self.near2, valid)
+            x = self.norm2(x + (1 + gate2) * self._mlp(x)) * (1 + scale2) + shift2
+            return x
+        x = self._convolve(x, self.near1, valid)
+        x = x + gate1 * self._attend(self.norm1(x) * (1 + scale1) + shift1, valid)  # eq. 10
+        x = self._convolve(x, self.near2, valid)
+        x = x + gate2 * self._mlp(self.norm2(x) * (1 + scale2) + shift2)
+        return x
+
+    def _attend(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        # Written out: at these lengths the fused kernel's backward pass is ten times slower on a CPU.
+        n, length, width = x.shape
+        q, k, v = self.qkv(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2)  # (n, heads, length, length)
+        if valid is not None:
+            scores = scores.masked_fill(~valid[:, None, None], -1e9)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width)
+        attended: Tensor = self.dropout(self.out(mixed))
+        return attended
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        inner: Tensor = self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))
+        return inner
+
+    def _convolve(self, x: Tensor, near: nn.Module | None, valid: Tensor | None) -> Tensor:
+        """Add the depthwise convolution over the text positions; prefix tokens have no neighbours."""
+        if near is None:
+            return x
+        if valid is not None:
+            x = x * valid[..., None]  # positions behind the end must look like the zero padding at an edge
+        text = x[:, self.prefix_tokens :]
+        return torch.cat([x[:, : self.prefix_tokens], text + near(text)], 1)
+
+
+class Neighbours(nn.Module):
+    """Depthwise convolution over positions, as a sum of shifted copies (no transpose); zero at the start."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.taps = nn.Parameter(torch.zeros(size, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, L, width) -> the same; beyond the edges are zeros."""
+        size, length = self.taps.shape[0], x.shape[1]
+        padded = F.pad(x, (0, 0, size // 2, size // 2))
+        total = padded[:, :length] * self.taps[0]
+        for offset in range(1, size):
+            total = torch.addcmul(total, padded[:, offset : offset + length], self.taps[offset])
+        return total
+
+
+def time_features(t: Tensor) -> Tensor:
+    """Sines and cosines of the time, t in [0, 1]. (n,) -> (n, TIME_FEATURES)."""
+    half = TIME_FEATURES // 2
+    frequencies = torch.exp(torch.linspace(0, math.log(1000.0), half, device=t.device))
+    angles = t[:, None].float() * frequencies
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+def parameter_counts(net: nn.Module) -> tuple[int, int]:
+    """(all parameters, trainable parameters)."""
+    total = sum(p.numel() for p in net.parameters())
+    return total, sum(p.numel() for p in net.parameters() if p.requires_grad)

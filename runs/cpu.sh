@@ -14,17 +14,16 @@ while [ $# -gt 0 ] && [ "$1" != "--" ]; do sources+=("$1"); shift; done
 [ ${#sources[@]} -gt 0 ] || { echo "usage: bash runs/cpu.sh TEXT... [-- train settings]" >&2; exit 2; }
 
 OUT=${OUT:-out/cpu}
-UNEMBED=${UNEMBED:-unembed}
 mkdir -p "$OUT"
 
 # 1. Text to windows of at most 32 tokens, then to vectors: about 550 texts a second, so 20 minutes for 640,000.
-"$UNEMBED" encode "${sources[@]}" -o "$OUT/corpus" --encoder minilm --limit "${LIMIT:-640000}"
+unembed encode "${sources[@]}" -o "$OUT/corpus" --encoder minilm --limit "${LIMIT:-640000}"
 
 # 2. Train: first the conditioner (minutes), then the denoiser. The last checkpoint is used if there is one.
-"$UNEMBED" train "$OUT/corpus" -o "$OUT/run" --preset cpu --resume "$@"
+unembed train "$OUT/corpus" -o "$OUT/run" --preset "${PRESET:-cpu}" --resume "$@"
 
-# 3. Measure on texts that no training step has seen: every strategy, the baselines, 95 % intervals.
-"$UNEMBED" evaluate "$OUT/run/best" "$OUT/corpus" -o "$OUT/results.json" --split test --n "${N:-300}" --baselines
+# 3. Measure on texts that no training step has seen: every strategy and the baselines, 95 % intervals.
+unembed evaluate "$OUT/run" "$OUT/corpus" -o "$OUT/results.json" --split test --strategies all -n "${N:-300}"
 
 # 4. Look at it.
-"$UNEMBED" invert "The parcel will arrive on Tuesday morning." --inverter "$OUT/run/best"
+unembed invert "The parcel will arrive on Tuesday morning." --inverter "$OUT/run"

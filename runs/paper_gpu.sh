@@ -26,5 +26,5 @@ torchrun --standalone --nproc-per-node "$GPUS" -m unembed train "$OUT/corpus" -o
   --preset paper --encoder "$ENCODER" --resume
 
 # 4. Measure, with the four strategies of the paper and its baselines.
-unembed evaluate "$OUT/$ENCODER/best" "$OUT/corpus" -o "$OUT/$ENCODER/results.json" --split test --n 1000 \
-  --strategies sequential,euler,remask,two-stage --baselines
+unembed evaluate "$OUT/$ENCODER" "$OUT/corpus" -o "$OUT/$ENCODER/results.json" --split test -n 1000 \
+  --strategies sequential,euler,remask,two-stage

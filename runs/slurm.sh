@@ -30,5 +30,5 @@ train=$(submit --job-name train --dependency "afterok:$vectors" --nodes 1 --gpus
 
 # 4. Measurement.
 submit --job-name evaluate --dependency "afterok:$train" --gpus 1 --time 02:00:00 --wrap \
-  "unembed evaluate $OUT/$ENCODER/best $OUT/corpus -o $OUT/$ENCODER/results.json --split test --n 1000 --baselines"
+  "unembed evaluate $OUT/$ENCODER $OUT/corpus -o $OUT/$ENCODER/results.json --split test -n 1000"
 echo "submitted; logs in $OUT/logs"

@@ -15,6 +15,7 @@ from unembed.measure import results as disk
 from unembed.measure.table import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
+NO_TABLES = "no table: <!-- results:main -->\n<!-- results:main view=x --> ... <!-- /results:main -->\n"
 TOOL = ROOT / "tools" / "render_readme.py"
 
 
@@ -33,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
     """A README with two tables of one results file, and a page with none."""
     disk.save(make_results(), tmp_path / "results" / "main.json")
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text("no tables\n")
+    (tmp_path / "docs" / "page.md").write_text(NO_TABLES)
     (tmp_path / "README.md").write_text(
         "# x\n\n<!-- results:main columns=bleu -->\nold\n<!-- /results:main -->\n\nbetween\n\n"
         "<!-- results:main view=length system=slow -->\n<!-- /results:main -->\nend\n"
@@ -50,11 +51,13 @@ def test_render_fills_the_places_and_touches_nothing_else(tool: ModuleType, repo
     assert tool.main([], repository) == 0
     results = make_results()
     assert (repository / "README.md").read_text() == (
-        f"# x\n\n<!-- results:main columns=bleu -->\n{markdown_table(results, columns=['bleu'])}\n<!-- /results:main -->"
-        "\n\nbetween\n\n<!-- results:main view=length system=slow -->\n"
-        f"{markdown_table(results, 'length', system='slow')}\n<!-- /results:main -->\nend\n"
+        "# x\n\n<!-- results:main columns=bleu -->\n"
+        f"{markdown_table(results, columns=['bleu'])}\n"
+        "<!-- /results:main -->\n\nbetween\n\n<!-- results:main view=length system=slow -->\n"
+        f"{markdown_table(results, 'length', system='slow')}\n"
+        "<!-- /results:main -->\nend\n"
     )
-    assert (repository / "docs" / "page.md").read_text() == "no tables\n"
+    assert (repository / "docs" / "page.md").read_text() == NO_TABLES
     assert tool.main(["--check"], repository) == 0
 
 

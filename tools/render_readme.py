@@ -3,7 +3,7 @@
     python tools/render_readme.py            rewrite README.md and docs/*.md
     python tools/render_readme.py --check    exit 1 and name the file if a table differs from its results
 
-A place for a table of `results/main.json`:
+A place for a table of `results/main.json`, each marker on a line of its own:
 
     <!-- results:main view=systems columns=token_accuracy,bleu -->
     <!-- /results:main -->
@@ -25,7 +25,7 @@ from unembed.errors import ConfigError, UnembedError  # noqa: E402
 from unembed.measure.results import Results, load  # noqa: E402
 from unembed.measure.table import markdown_table  # noqa: E402
 
-_BEGIN = re.compile(r"^<!-- results:(?P<name>[\w-]+)(?P<options>.*?) -->$", re.MULTILINE)
+_BEGIN = re.compile(r"^<!-- results:(?P<name>[\w-]+)(?P<options>[^<>]*?) -->$", re.MULTILINE)
 _OPTIONS = ("view", "columns", "system")
 
 
@@ -49,7 +49,7 @@ def table(results: Results, words: list[str]) -> str:
     for word in words:
         key, equals, value = word.partition("=")
         if key not in options or not equals:
-            raise ConfigError(f"cannot read {word!r} in a results marker: write one of {', '.join(_OPTIONS)} and =value")
+            raise ConfigError(f"cannot read {word!r} in a results marker: its options are {'=, '.join(_OPTIONS)}=")
         options[key] = value
     columns = options["columns"].split(",") if options["columns"] else ()
     return markdown_table(results, options["view"] or "systems", columns, options["system"])

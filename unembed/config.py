@@ -76,7 +76,7 @@ class TrainConfig:
     bag_steps: int = 0
     """Steps of pretraining for conditioner, bag of words and length, before the denoiser learns."""
     bag_batch_texts: int = 2048
-    bag_lr: float = 2e-3
+    bag_lr: float = 3e-3
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon on the block matrices, AdamW on the rest."""
     lr: float = 1e-4
@@ -124,13 +124,13 @@ def cpu() -> Config:
     return Config(
         ModelConfig(
             layers=6, width=384, heads=12, ffn=1536, dropout=0.0, norm="post", init="encoder",
-            freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, account=True,
+            freeze_embeddings=False, prefix_tokens=2, conv=False, bag_of_words=True, account=True,
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
-            steps=20_000, batch_texts=512, accumulate=8, bag_steps=1000, optimizer="muon", lr=5e-4, muon_lr=1e-3,
-            embedding_lr_scale=0.2, warmup_steps=100, decay="wsd", ema=0.998, sampled_softmax=4096,
-            validate_every=250, save_every=250,
+            steps=20_000, batch_texts=320, accumulate=5, bag_steps=2000, bag_batch_texts=512, optimizer="muon",
+            lr=5e-4, muon_lr=1e-3, embedding_lr_scale=0.3, warmup_steps=50, decay="wsd", ema=0.998, sampled_softmax=4096,
+            validate_every=250, save_every=50,
         ),
     )  # fmt: skip
 

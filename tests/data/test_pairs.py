@@ -184,7 +184,7 @@ def test_a_crash_at_any_write_leaves_a_state_to_go_on_from(tmp_path, tokenizer, 
     monkeypatch.setattr(module, "BATCH", 7)
     vectors = list(VECTORS)
     if name != "p.txt":
-        vectors[11] = np.ones(2)  # one ragged row
+        vectors[11] = np.ones(2, dtype=np.float32)  # one ragged row
     path = save(tmp_path / name, [*TEXTS[:40], *TEXTS[:10]], vectors)
 
     def run(out):

@@ -143,39 +143,36 @@ class Crash(BaseException):
 def test_a_crash_at_any_write_leaves_a_state_to_go_on_from(tmp_path, corpus, tokenizer, monkeypatch):
     monkeypatch.setattr(module, "GROUP_RECORDS", 7)
     finish(write_tokens([corpus], tmp_path / "whole", tokenizer, shard_size=60))
-    whole = contents(tmp_path / "whole")
-    real = disk.write_whole
-    for survive in range(20):
-        out = tmp_path / str(survive)
-        crashes = 0
-        while True:
-            left = survive
+    whole, real = contents(tmp_path / "whole"), disk.write_whole
+    # Tokenizer, manifest, then shard and manifest for each of 7 shards: 16 writes.
+    for survive in range(16):
+        out, left = tmp_path / str(survive), survive
 
-            def failing(path, write):
-                nonlocal left
-                if left == 0:
-                    raise Crash
-                left -= 1
-                real(path, write)
+        def failing(path, write):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Crash
+            real(path, write)
 
-            # Every other run must be able to write something, or it would never end.
-            monkeypatch.setattr(disk, "write_whole", failing if crashes % 2 == 0 else real)
-            try:
-                steps = write_tokens([corpus], out, tokenizer, shard_size=60)
-                if crashes % 2 == 1:  # killed between writes
-                    for _ in zip(range(3), steps, strict=False):
-                        pass
-                    steps.close()
-                    crashes += 1
-                    if crashes < 6:
-                        continue
-                    steps = write_tokens([corpus], out, tokenizer, shard_size=60)
-                finish(steps)
-                break
-            except Crash:
-                crashes += 1
+        monkeypatch.setattr(disk, "write_whole", failing)
+        with pytest.raises(Crash):
+            finish(write_tokens([corpus], out, tokenizer, shard_size=60))
         monkeypatch.setattr(disk, "write_whole", real)
+        steps = write_tokens([corpus], out, tokenizer, shard_size=60)
+        for _ in zip(range(survive % 4), steps, strict=False):  # and stopped once more, between two writes
+            pass
+        steps.close()
+        finish(write_tokens([corpus], out, tokenizer, shard_size=60))
         assert contents(out) == whole
+
+
+def test_a_folder_without_shards_can_begin_anew(tmp_path, corpus, tokenizer):
+    (tmp_path / "broken.jsonl").write_text("{")
+    with pytest.raises(DataError, match="row 1"):
+        finish(write_tokens([tmp_path / "broken.jsonl"], tmp_path / "out", tokenizer, max_tokens=9))
+    assert finish(write_tokens([corpus], tmp_path / "out", tokenizer)).done == 400
+    assert disk.load_manifest(tmp_path / "out" / "tokens", disk.TokensManifest).max_tokens == 32
 
 
 SCRIPT = """

@@ -6,6 +6,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from unembed.config import Config, ModelConfig
+from unembed.decode import Inversion
+from unembed.decode.engine import Candidate
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.denoiser import Denoiser
@@ -17,7 +19,7 @@ MASK = 4
 
 def make_net(seed: int = 0) -> Denoiser:
     config = ModelConfig(
-        vocab_size=VOCABULARY, mask_id=MASK, vector_dim=DIM, max_tokens=MAX_TOKENS, layers=2, width=24, heads=2, ffn=32,
+        vocab_size=VOCABULARY, mask_id=MASK, vector_dim=DIM, max_tokens=MAX_TOKENS, layers=2, width=32, heads=4, ffn=64,
         dropout=0.1, norm="post", freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, account=True,
     )  # fmt: skip
     net = Denoiser(config)
@@ -32,6 +34,12 @@ def make_net(seed: int = 0) -> Denoiser:
 def make_vectors(n: int, seed: int = 0) -> np.ndarray:
     vectors = np.random.default_rng(seed).normal(size=(n, DIM)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def same(found: Candidate | Inversion, expected: Candidate | Inversion) -> bool:
+    """The same text; numbers may differ in bits that no decision depends on."""
+    numbers = [(*found.confidence, found.score), (*expected.confidence, expected.score)]
+    return found.tokens == expected.tokens and np.allclose(*numbers, rtol=0, atol=1e-5)
 
 
 def make_tokenizer() -> Tokenizer:

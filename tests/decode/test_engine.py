@@ -142,7 +142,7 @@ def test_the_pseudo_likelihood_hides_every_token_once(net):
         expected = plain_logits(net, vectors, hidden)[:, place].log_softmax(-1).gather(1, tokens[:, place : place + 1])
         assert torch.allclose(found[:, place], expected[:, 0], atol=1e-4)
     assert batch.steps.tolist() == [6, 6]
-    (candidate,) = next(engine.decode(net, vectors, DecodeConfig(score="pseudo", score_passes=3, lengths=1, steps=2)))
+    (candidate,) = next(engine.decode(net, vectors, DecodeConfig(score="pseudo", score_passes=3, length=6, steps=2)))
     assert (candidate.steps, candidate.passes) == (2, 5)
 
 

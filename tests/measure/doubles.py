@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,10 @@ from unembed.decode import DecodeConfig, Inversion
 from unembed.measure.results import Estimate, NearCopies, Results, Sample, SystemResult
 from unembed.model.artifact import EncoderInfo
 
-WORDS = "the a cat dog bird sat ran flew on under over mat road roof and then slowly away . ! again home".split()
+WORDS = [
+    "the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat", "road", "roof", "and", "then",
+    "slowly", "away", ".", "!", "again", "home",
+]  # fmt: skip
 DIM = 24
 
 
@@ -42,7 +46,9 @@ class WordCounts:
         rows = [sum((self._word(w) * (1 + 0.1 * i) for i, w in enumerate(t.split())), np.zeros(DIM)) for t in texts]
         return np.array([row / np.linalg.norm(row) for row in rows], dtype=np.float32)
 
-    def _word(self, word: str) -> np.ndarray:
+    @staticmethod
+    @cache
+    def _word(word: str) -> np.ndarray:
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
         return np.random.default_rng(seed).normal(size=DIM)
 

@@ -22,7 +22,8 @@ from unembed.measure.metrics import (
 )
 
 ids = st.lists(st.integers(0, 9), max_size=12)
-sentence = st.lists(st.sampled_from("the cat sat on a mat . , dog ran".split()), max_size=9).map(" ".join)
+some_words = st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", ",", "dog", "ran"])
+sentence = st.lists(some_words, max_size=9).map(" ".join)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,7 @@ def test_cosine() -> None:
     assert cosine(a, b) == pytest.approx([0, 0.5**0.5, 0, 1])
 
 
+@settings(deadline=None)
 @given(ids, ids)
 def test_token_metrics_are_symmetric_shares_and_1_only_for_equals(a: list[int], b: list[int]) -> None:
     for metric in (token_accuracy, token_f1):
@@ -98,9 +100,10 @@ def test_token_metrics_are_symmetric_shares_and_1_only_for_equals(a: list[int], 
         assert metric(a, a) == 1
     assert (token_accuracy(a, b) == 1) == (a == b)
     assert (token_f1(a, b) == 1) == (sorted(a) == sorted(b))
-    assert token_accuracy(a, b) <= token_f1(a, b) + 1e-12 or len(a) != len(b)
+    assert token_accuracy(a, b) <= token_f1(a, b) + 1e-12  # order can only cost
 
 
+@settings(deadline=None)
 @given(sentence, sentence)
 def test_rouge_l_is_a_share(a: str, b: str) -> None:
     assert 0 <= rouge_l(a, b) == rouge_l(b, a) <= 1

@@ -63,7 +63,7 @@ def test_the_terminal_shows_everything_a_reader_must_know() -> None:
     text = terminal_table(make_results())
     lines = text.splitlines()
     assert lines[0] == "12 texts of the split test · 95 % intervals from 1,000 resamples"
-    assert lines[2].split() == "system token acc. % BLEU s/text passes".split()
+    assert lines[2].split() == ["system", "token", "acc.", "%", "BLEU", "s/text", "passes"]
     assert len({len(line) for line in lines[2:4]}) == 1
     assert "42.0 [41.0, 43.0]" in text
     assert "fast, by source" in text

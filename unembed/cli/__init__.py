@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING
 
+import unembed
 from unembed.errors import UnembedError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def make_app(chosen: str = "") -> App:
         help_epilogue=EPILOGUE,
         help_format="markdown",
         default_parameter=Parameter(negative=(), show_default=_default),
-        version=lambda: metadata.version("unembed"),
+        version=lambda: str(unembed.__version__),
         # main() turns errors into one line and an exit code
         exit_on_error=False,
         print_error=False,

@@ -24,8 +24,8 @@ def is_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    """One JSON value on one line of standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def print_line(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as jsonlib
 import sys
 import time
 from pathlib import Path
@@ -107,6 +106,8 @@ def kind_of(source: str, *, text: bool, vectors: bool) -> Literal["text", "vecto
         return "text"
     if not _exists(source):
         raise DataError(f"no file {source}: check the name, or add --text if this is a text")
+    if Path(source).is_dir():
+        raise DataError(f"{source} is a folder: give a file of vectors, or add --text if this is a text")
     return "vectors"
 
 
@@ -192,7 +193,7 @@ def _draw(
         for step in inverter.stream(vector, config, length=len(found.tokens)):
             screen.update(live.frame(step, inverter.artifact.tokenizer), refresh=True)
             time.sleep(SECONDS_PER_FRAME)
-    facts = [f"cosine {cosine:.2f}", f"{found.steps} steps in {milliseconds:.0f} ms", "encoder asked 0 times"]
+    facts = [f"cosine {cosine:.2f}", f"{found.steps} steps", f"{milliseconds:.0f} ms", "encoder asked 0 times"]
     out.print(live.result(text, found.text, facts))
     for other in found.alternatives:
         out.print(live.alternative(text, other.text))
@@ -209,8 +210,10 @@ def _print_all(
     row = 0
     for chunk in reader:
         for found in inverter.invert(chunk.vectors, config, batch_size=batch_size):
-            record = {"row": row, **found.to_dict()}
-            console.print_line(jsonlib.dumps(record, ensure_ascii=False) if json else found.text)
+            if json:
+                console.print_json({"row": row, **found.to_dict()})
+            else:
+                console.print_line(found.text)
             row += 1
     if not row:
         raise DataError(f"{reader.name} has no vectors: give a file with some")

@@ -207,9 +207,9 @@ def _begin(place: Path, tokenizer: Tokenizer, max_tokens: int, settings: dict[st
     disk.sweep(place)
     sha256 = disk.tokenizer_sha256(tokenizer)
     manifest = disk.load_manifest(place, disk.TokensManifest)
-    if manifest is None:
-        if any(place.glob("*.parquet")):
-            raise DataError(f"{place} holds shards but no manifest: restore it, or delete the folder")
+    if manifest is None and any(place.glob("*.parquet")):
+        raise DataError(f"{place} holds shards but no manifest: restore it, or delete the folder")
+    if manifest is None or not manifest.shards:  # nothing is lost if it was begun with other settings
         disk.write_tokenizer(place, tokenizer)
         manifest = disk.TokensManifest(settings, sha256, tokenizer.get_vocab_size(), max_tokens)
         manifest.counts = {"sources": {}, "left_out": {}}

@@ -71,8 +71,6 @@ class VectorReader:
 
     def _checked(self, part: NDArray[Any], first: int) -> NDArray[np.float32]:
         """float32 (n, d) of unit length where the encoder's are, or an error that names the row."""
-        if part.ndim != 2:
-            raise DataError(f"{self.name} has the shape {part.shape}: give vectors as (rows, {self._dim})")
         if part.dtype.name not in DTYPES:
             raise DataError(f"{self.name} holds {part.dtype}: give {', '.join(DTYPES)}")
         if part.shape[1] != self._dim:
@@ -109,7 +107,7 @@ Parts: TypeAlias = "Callable[[], Iterator[NDArray[Any]]]"
 def _open(source: Source, name: str, column: str | None, chunk: int) -> tuple[int | None, Parts]:
     """(number of rows if it is known, what yields arrays of at most `chunk` rows)."""
     if not isinstance(source, str | Path):
-        array = _array(source)
+        array = _table(_array(source), name)
         return len(array), lambda: _slices(array, chunk)
     if source == "-":
         return None, lambda: _json_parts(sys.stdin.buffer, name, column, chunk)
@@ -118,7 +116,7 @@ def _open(source: Source, name: str, column: str | None, chunk: int) -> tuple[in
         raise DataError(f"no file {path}: give .npy, .npz, .parquet or .jsonl, or - for standard input")
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        mapped = _npy(path)
+        mapped = _table(_npy(path), name)
         return len(mapped), lambda: _slices(mapped, chunk)
     if suffix == ".npz":
         return _npz(path, column, chunk)
@@ -136,15 +134,12 @@ def _name(source: Source) -> str:
 
 
 def _slices(array: NDArray[Any], chunk: int) -> Iterator[NDArray[Any]]:
-    if array.ndim != 2:
-        yield array  # the check says what is wrong with it
-        return
     for first in range(0, len(array), chunk):
         yield array[first : first + chunk]
 
 
 def _array(source: NDArray[Any] | Sequence[Any] | torch.Tensor) -> NDArray[Any]:
-    """An array (n, d) of what is in memory; one vector (d,) becomes (1, d)."""
+    """The numpy array of what is in memory."""
     if isinstance(source, np.ndarray):
         array = source
     elif hasattr(source, "detach"):
@@ -159,7 +154,16 @@ def _array(source: NDArray[Any] | Sequence[Any] | torch.Tensor) -> NDArray[Any]:
             array = array.astype(np.float64)
     if array.dtype == object:
         raise DataError("the vectors are not all lists of numbers: give an array (rows, dimensions)")
-    return array[None] if array.ndim == 1 and len(array) else array
+    return array
+
+
+def _table(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """One vector (d,) is a table of one row; the shape is checked here because a chunk of rows hides it."""
+    if array.ndim == 1 and len(array):
+        return array[None]
+    if array.ndim == 2 or array.shape == (0,):
+        return array
+    raise DataError(f"{name} has the shape {array.shape}: give vectors as (rows, dimensions)")
 
 
 def _npy(path: Path) -> NDArray[Any]:
@@ -167,7 +171,7 @@ def _npy(path: Path) -> NDArray[Any]:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path} is no .npy that can be read ({_first_line(error)}): use numpy.save") from None
-    return array[None] if array.ndim == 1 and len(array) else array
+    return array
 
 
 def _npz(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
@@ -182,6 +186,8 @@ def _npz(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
     if fortran and len(shape) > 1:
         raise DataError(f"{path}: {name} is stored by columns: write numpy.ascontiguousarray of it")
     shape = (1, *shape) if len(shape) == 1 else shape
+    if len(shape) != 2:
+        raise DataError(f"{path}: {name} has the shape {shape}: give vectors as (rows, dimensions)")
     return shape[0], lambda: _npz_parts(path, name, shape, chunk)
 
 

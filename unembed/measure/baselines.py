@@ -93,7 +93,7 @@ class RandomTokens:
         lengths = rng.choice(len(self._length_shares), size=len(vectors), p=self._length_shares)
         tokens = rng.choice(len(self._token_shares), size=lengths.sum(), p=self._token_shares)
         rows = np.split(tokens, np.cumsum(lengths)[:-1])
-        texts = decode(self._tokenizer, rows)
+        texts = decode(self._tokenizer, [row.tolist() for row in rows])
         advance(len(texts))
         return texts
 
@@ -176,7 +176,8 @@ def unit(vectors: Vectors) -> npt.NDArray[np.float32]:
     """Rows scaled to length 1, float32; a zero row stays zero."""
     rows = vectors.astype(np.float32)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    scaled: npt.NDArray[np.float32] = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    return scaled
 
 
 def _add(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

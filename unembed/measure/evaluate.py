@@ -87,10 +87,13 @@ def evaluate(
     if perplexity is None:
         notes.append("perplexity was left out: no language model was given")
     scorer = Scorer(examples, inverter.artifact.tokenizer, encoder, perplexity)
-    shown = np.sort(np.random.default_rng(seed).permutation(len(examples.texts))[:samples])
+    shown = sorted(np.random.default_rng(seed).permutation(len(examples.texts))[:samples].tolist())
 
-    systems, near_copies = [], None
-    ways = [Original(examples.texts), *(Strategy(name, inverter, c) for name, c in strategies.items()), *baselines]
+    systems: list[SystemResult] = []
+    near_copies: NearCopies | None = None
+    ways: list[System] = [Original(examples.texts)]
+    ways += [Strategy(name, inverter, config) for name, config in strategies.items()]
+    ways += baselines
     _check_names([way.name for way in ways])
     for way in ways:
         with count_passes(inverter.artifact.net) as passes:

@@ -60,14 +60,15 @@ def cosine(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Array:
     a, b = a.astype(np.float64), b.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     dots: Array = (a * b).sum(1)
-    return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
+    cosines: Array = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
+    return cosines
 
 
 class Bleu:
     """sacrebleu's corpus BLEU, taken apart into one row of counts for each text."""
 
     def __init__(self) -> None:
-        from sacrebleu.metrics import BLEU  # here, so that tables can be drawn without it
+        from sacrebleu.metrics.bleu import BLEU  # here, so that tables can be drawn without it
 
         self._bleu = BLEU()
         # sacrebleu completes its signature (number of references) with the first score.
@@ -99,16 +100,14 @@ def bleu_of(sums: Array) -> Array:
 
 def mean_of(sums: Array) -> Array:
     """(..., 2) of (sum of values, number of values) -> mean."""
-    return _divide(sums[..., 0], sums[..., 1])
+    total, count = sums[..., 0], sums[..., 1]
+    means: Array = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return means
 
 
 def perplexity_of(sums: Array) -> Array:
     """(..., 2) of (sum of negative log-likelihoods, number of tokens) -> perplexity, weighted by tokens."""
     return np.exp(mean_of(sums))
-
-
-def _divide(a: Array, b: Array) -> Array:
-    return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)
 
 
 @dataclass(frozen=True, slots=True)

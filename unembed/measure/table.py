@@ -91,7 +91,7 @@ def plain(rows: Rows) -> str:
     """Aligned columns; the first is a name and stands on the left."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
-        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
     rule = "  ".join("─" * width for width in widths)

@@ -123,7 +123,9 @@ def _folder(location: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or location.startswith((".", "/", "~")) or location.count("/") != 1:
-        raise CheckpointError(f"no inverter folder at {location}: give a folder with config.json, or a hub id owner/name")
+        raise CheckpointError(
+            f"no inverter folder at {location}: give a folder with config.json, or a hub id owner/name"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 

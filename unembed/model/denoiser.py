@@ -58,6 +58,9 @@ class Denoiser(nn.Module):
                 if isinstance(layer, nn.Linear):  # keep unit variance through the MLP: the vector must be heard
                     nn.init.kaiming_normal_(layer.weight)
                     nn.init.zeros_(layer.bias)
+        if config.bag_of_words:
+            with torch.no_grad():
+                self.bag[-1].get_parameter("weight").mul_(0.1)  # begin near the unigram bias, not with loud random words
         # Tokens that no text may contain; set by `forbid`, saved with the weights.
         self.register_buffer("forbidden", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.forbidden: Tensor
@@ -81,7 +84,7 @@ class Denoiser(nn.Module):
 
     def forward(self, tokens: Tensor, t: Tensor, c: Tensor, valid: Tensor | None = None) -> Tensor:
         """Hidden states of the text positions, ready for `logits`."""
-        n, length = tokens.shape
+        length = tokens.shape[1]
         embedded = self.embed(tokens)  # (n, L, width)
         if self.config.account:
             visible = tokens != self.config.mask_id

@@ -11,9 +11,6 @@ randomness is a function of (seed, step), so a killed run that resumes ends with
 from __future__ import annotations
 
 import copy
-import json
-import math
-import os
 import signal
 import threading
 import time
@@ -29,10 +26,9 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unembed.config import Config, from_dict, to_dict
+from unembed.config import Config
 from unembed.data.dataset import Dataset, Examples
-from unembed.errors import CheckpointError
-from unembed.model import artifact, batches, checkpoint, objective, optim, warmstart
+from unembed.model import artifact, batches, checkpoint, objective, optim, runlog, warmstart
 from unembed.model.artifact import Artifact
 from unembed.model.checkpoint import Progress
 from unembed.model.denoiser import Denoiser
@@ -134,14 +130,19 @@ class Run:
         self.accelerator = Accelerator(mixed_precision="bf16" if bf16 else "no")
         self.folder = out / "training"
         self.checkpoint = self.folder / "last.safetensors"
-        self._claim_folder(resume)
+        begun = self.checkpoint.exists()
+        if self.accelerator.is_main_process:
+            runlog.claim(self.folder, config, data.fingerprint, resume=resume, begun=begun)
+        self.accelerator.wait_for_everyone()
+        self.log = runlog.MetricsLog(self.folder)
         self.net = build_net(config, data, init_from).to(self.accelerator.device)
         self.ema = copy.deepcopy(self.net).requires_grad_(False).eval()
         start = "bag" if config.train.bag_steps and config.model.bag_of_words else "denoise"
         self.progress = Progress(phase=start)
-        if resume and self.checkpoint.exists():
+        if begun:
             self.progress = checkpoint.read_progress(self.checkpoint)
-            self._cut_metrics()
+            if self.accelerator.is_main_process:
+                self.log.cut(self.progress)
         self.examples = data.sample("validation", config.train.validate_texts, config.train.seed)
         self.validation = batches.collate(self.examples.tokens, self.examples.vectors)
 
@@ -240,12 +241,13 @@ class Run:
                 progress.texts += len(batch.tokens)
             pace = (time.monotonic() - began) / (progress.step - first)
             event = Event(
-                phase, progress.step, steps, loss, train.lr * factor, len(batch.tokens) / pace,
+                phase, progress.step, steps, loss, optimizers[0].param_groups[0]["lr"], len(batch.tokens) / pace,
                 pace * (steps - progress.step),
             )  # fmt: skip
             yield event
-            self._log(asdict(event) | {"metrics": {}, "samples": []})
-            self.report(event)
+            if self.accelerator.is_main_process:
+                self.log.add(asdict(event))
+                self.report(event)
             if progress.step % train.save_every == 0 or progress.step == steps or stopped.is_set():
                 self._save(optimizers)
             if stopped.is_set():
@@ -299,13 +301,13 @@ class Run:
         else:
             self.progress.worse += 1
         full = replace(event, metrics=metrics, samples=samples)
-        self._log(asdict(full))
+        self.log.add(asdict(full))
         self.report(full)
 
     def finish(self) -> Path:
         """Write the inverter: the averaged weights."""
         metrics: dict[str, float] = {}
-        for line in self._metric_lines():
+        for line in self.log.lines():
             metrics = line["metrics"] or metrics
         if self.accelerator.is_main_process:
             self._save_inverter(self.out, metrics)
@@ -339,49 +341,6 @@ class Run:
         """Load the saved tensors when the run is in the middle of this phase."""
         if self.checkpoint.exists() and self.progress.step:
             checkpoint.restore(self.checkpoint, self.net, self.ema, optimizers)
-
-    def _claim_folder(self, resume: bool) -> None:
-        """One run, one folder, one configuration, one dataset."""
-        path = self.folder / "run.json"
-        mine = {"config": to_dict(self.config), "dataset": self.data.fingerprint}
-        if path.exists() and not resume and self.checkpoint.exists():
-            raise CheckpointError(f"{self.out} holds a run already: add --resume to go on, or choose another folder")
-        if path.exists() and resume:
-            theirs = json.loads(path.read_text())
-            if theirs["dataset"] != mine["dataset"]:
-                raise CheckpointError(f"the dataset is not the one {self.out} was trained on: use that, or start anew")
-            if from_dict(Config, theirs["config"]) != self.config:
-                raise CheckpointError(f"the settings are not those of the run in {self.out} (see {path}): use the same")
-        elif self.accelerator.is_main_process:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "metrics.jsonl").unlink(missing_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(mine, indent=2) + "\n")
-            os.replace(partial, path)
-        self.accelerator.wait_for_everyone()
-
-    def _log(self, record: dict[str, Any]) -> None:
-        if self.accelerator.is_main_process:
-            clean = {k: (round(v, 6) if isinstance(v, float) and math.isfinite(v) else v) for k, v in record.items()}
-            with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(clean, ensure_ascii=False) + "\n")
-
-    def _metric_lines(self) -> list[dict[str, Any]]:
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]  # a kill may cut the last line
-
-    def _cut_metrics(self) -> None:
-        """Forget what was logged after the checkpoint: those steps will be done again."""
-        if not self.accelerator.is_main_process:
-            return
-        order = ("bag", "denoise")
-        here = (order.index(self.progress.phase), self.progress.step)
-        kept = [line for line in self._metric_lines() if (order.index(line["phase"]), line["step"]) <= here]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-        partial = self.folder / "metrics.partial"
-        partial.write_text(text)
-        os.replace(partial, self.folder / "metrics.jsonl")
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""Decoding: batches of this package against the reference's way, with the same net, steps and texts.
+
+    python benchmarks/decode.py -o decode.json                       # the shipped inverter, or random weights
+    python benchmarks/decode.py --inverter FOLDER --vectors v.npy
+
+The reference's way: one vector at a time, a canvas of 32 positions, 32 full passes, logits at every position of every
+pass. The arms between it and ours add one thing at a time, so that the table shows where the ratio comes from. All
+decode left to right, one token a step, at the likeliest length; the texts are compared token by token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import unembed
+from unembed.config import cpu
+from unembed.decode import DecodeConfig, engine
+from unembed.model.denoiser import Denoiser, parameter_counts
+
+Vectors = npt.NDArray[np.float32]
+Tokens = tuple[int, ...]
+CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1)
+
+
+@torch.inference_mode()
+def reference(net: Denoiser, vector: Vectors) -> Tokens:
+    """A canvas of the longest text, as many full passes as positions, all logits in each."""
+    c = net.condition(torch.from_numpy(vector[None]))
+    length, canvas = int(net.length_logits(c).argmax()), net.config.max_tokens
+    tokens = torch.full((1, canvas), net.config.mask_id)
+    valid = (torch.arange(canvas) < length)[None]
+    for place in range(canvas):
+        t = (tokens[:, :length] == net.config.mask_id).float().mean(1)
+        logits = net.logits(net(tokens, t, c, valid))  # (1, 32, vocab)
+        tokens[0, place] = logits[0, place].argmax()
+    return tuple(tokens[0, :length].tolist())
+
+
+@torch.inference_mode()
+def own_length(net: Denoiser, vector: Vectors, *, all_logits: bool) -> Tokens:
+    """The same without the positions and passes behind the end of the text."""
+    c = net.condition(torch.from_numpy(vector[None]))
+    tokens: Tensor = torch.full((1, int(net.length_logits(c).argmax())), net.config.mask_id)
+    for place in range(tokens.shape[1]):
+        t = (tokens == net.config.mask_id).float().mean(1)
+        hidden = net(tokens, t, c)
+        logits = net.logits(hidden)[0, place] if all_logits else net.logits(hidden[0, place])
+        tokens[0, place] = logits.argmax()
+    return tuple(tokens[0].tolist())
+
+
+def random_net() -> Denoiser:
+    """The net of `cpu()` with random weights; speed does not depend on what they are."""
+    torch.manual_seed(0)
+    net = Denoiser(cpu().model)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.normal_(std=0.05)
+        net.length[2].weight.mul_(100)  # so that lengths of 1 to 32 all occur
+    return net.eval()
+
+
+def timed(work: Callable[[], list[Tokens]], rounds: int) -> tuple[list[Tokens], float]:
+    """What it gives, and the seconds of the best round."""
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.perf_counter()
+        found = work()
+        best = min(best, time.perf_counter() - began)
+    return found, best
+
+
+def measure(net: Denoiser, vectors: Vectors, singles: int, rounds: int, batch_size: int) -> dict[str, Any]:
+    """Vectors per second of each arm, and how many texts differ from the reference's."""
+    few = vectors[:singles]
+    arms: dict[str, tuple[Callable[[], list[Tokens]], int]] = {
+        "reference": (lambda: [reference(net, v) for v in few], len(few)),
+        "+ own length": (lambda: [own_length(net, v, all_logits=True) for v in few], len(few)),
+        "+ logits where needed": (lambda: [own_length(net, v, all_logits=False) for v in few], len(few)),
+        "+ batches (unembed)": (
+            lambda: [found[0].tokens for found in engine.decode(net, vectors, CONFIG, batch_size=batch_size)],
+            len(vectors),
+        ),
+    }
+    for work in (reference, lambda net, v: own_length(net, v, all_logits=False)):
+        work(net, vectors[0])  # warm up
+    results: dict[str, Any] = {}
+    expected: list[Tokens] = []
+    for name, (work, count) in arms.items():
+        found, seconds = timed(work, rounds)
+        expected = expected or found
+        results[name] = {
+            "vectors": count,
+            "seconds": round(seconds, 3),
+            "per_second": round(count / seconds, 3),
+            "texts_that_differ": sum(a != b for a, b in zip(expected, found[:singles], strict=True)),
+        }
+    base = results["reference"]["per_second"]
+    for result in results.values():
+        result["ratio"] = round(result["per_second"] / base, 2)
+    mean_length = float(np.mean([len(tokens) for tokens in found]))
+    return {"arms": results, "ratio": results["+ batches (unembed)"]["ratio"], "mean_length": round(mean_length, 2)}
+
+
+def main() -> None:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="file for the JSON; standard output without")
+    parser.add_argument("--inverter", help="folder; the shipped one, or random weights, without")
+    parser.add_argument("--vectors", type=Path, help=".npy (n, d); random unit vectors without")
+    parser.add_argument("--count", type=int, default=512, help="vectors in the batched arm")
+    parser.add_argument("--singles", type=int, default=16, help="vectors in the arms that take one at a time")
+    parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts")
+    parser.add_argument("--batch-size", type=int, default=engine.BATCH)
+    options = parser.parse_args()
+
+    folder = options.inverter or (unembed.SHIPPED if (unembed.SHIPPED / "config.json").is_file() else None)
+    net = unembed.load(folder).artifact.net if folder else random_net()
+    if options.vectors:
+        vectors = np.load(options.vectors, allow_pickle=False)[: options.count].astype(np.float32)
+    else:
+        vectors = np.random.default_rng(0).normal(size=(options.count, net.config.vector_dim)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    report = {
+        "benchmark": "decode",
+        "weights": str(folder or "random"),
+        "parameters": parameter_counts(net)[0],
+        "batch_size": options.batch_size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+        **measure(net, vectors, options.singles, options.rounds, options.batch_size),
+    }
+    text = json.dumps(report, indent=2)
+    if options.output:
+        options.output.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

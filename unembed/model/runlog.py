@@ -1,0 +1,62 @@
+"""The files of a training run besides its weights: what it was asked to do, and what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from unembed.config import Config, from_dict, to_dict
+from unembed.errors import CheckpointError
+from unembed.model.checkpoint import Progress
+
+PHASES = ("bag", "denoise")
+
+
+def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bool) -> None:
+    """One folder, one run, one configuration, one dataset: refuse to mix, write down what this run is."""
+    path = folder / "run.json"
+    if path.exists() and begun:
+        if not resume:
+            raise CheckpointError(f"{folder} holds a run already: add --resume to go on, or choose another folder")
+        theirs = json.loads(path.read_text())
+        if theirs["dataset"] != dataset:
+            raise CheckpointError(f"the dataset is not the one of the run in {folder}: use that one, or start anew")
+        if from_dict(Config, theirs["config"]) != config:
+            raise CheckpointError(f"the settings are not those of the run in {folder} (see {path}): use the same")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").unlink(missing_ok=True)
+    _write(path, json.dumps({"config": to_dict(config), "dataset": dataset}, indent=2) + "\n")
+
+
+class MetricsLog:
+    """metrics.jsonl: one line for every step and one for every validation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.jsonl"
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a line."""
+        clean = {k: (round(v, 6) if isinstance(v, float) and math.isfinite(v) else v) for k, v in record.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps(clean, ensure_ascii=False) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All whole lines; a kill may have cut the last one."""
+        text = self.path.read_text() if self.path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def cut(self, progress: Progress) -> None:
+        """Forget what was logged after the checkpoint: those steps will be done again."""
+        here = (PHASES.index(progress.phase), progress.step)
+        kept = [line for line in self.lines() if (PHASES.index(line["phase"]), line["step"]) <= here]
+        _write(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    os.replace(partial, path)

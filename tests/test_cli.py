@@ -406,7 +406,7 @@ def start(arguments: list[str]) -> subprocess.Popen:
     """Start a command as a shell in the foreground would; background jobs of a script are born deaf to Ctrl-C."""
     return subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

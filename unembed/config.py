@@ -59,7 +59,7 @@ class DiffusionConfig:
     rate: float = 5.0
     """lambda of the log-linear schedule."""
     masking: Literal["bernoulli", "count"] = "bernoulli"
-    """Mask each position on its own (eq. 2), or exactly ceil(t L) of them (`linear` only: the same bound, less noise)."""
+    """Mask each position on its own (eq. 2), or exactly ceil(t L) of them (`linear` only: same bound, less noise)."""
     condition_dropout: float = 0.1
     """Share of training texts whose vector is hidden, for classifier-free guidance."""
 
@@ -129,8 +129,8 @@ def cpu() -> Config:
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
             steps=20_000, batch_texts=320, accumulate=5, bag_steps=2000, bag_batch_texts=512, optimizer="muon",
-            lr=5e-4, muon_lr=1e-3, embedding_lr_scale=0.3, warmup_steps=50, decay="wsd", ema=0.998, sampled_softmax=4096,
-            validate_every=250, save_every=50,
+            lr=5e-4, muon_lr=1e-3, embedding_lr_scale=0.3, warmup_steps=50, decay="wsd", ema=0.998,
+            sampled_softmax=4096, validate_every=250, save_every=50,
         ),
     )  # fmt: skip
 
@@ -144,9 +144,9 @@ def tiny() -> Config:
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
-            steps=30, batch_texts=32, accumulate=2, bag_steps=5, bag_batch_texts=64, optimizer="muon", lr=3e-3, muon_lr=1e-2, warmup_steps=3,
-            decay="wsd", ema=0.9, sampled_softmax=64, validate_every=10, validate_texts=32, preview_texts=4,
-            save_every=10,
+            steps=30, batch_texts=32, accumulate=2, bag_steps=5, bag_batch_texts=64, optimizer="muon", lr=3e-3,
+            muon_lr=1e-2, warmup_steps=3, decay="wsd", ema=0.9, sampled_softmax=64, validate_every=10,
+            validate_texts=32, preview_texts=4, save_every=10,
         ),
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def override(config: Config, settings: list[str]) -> Config:
         path, equals, text = setting.partition("=")
         section, dot, name = path.partition(".")
         if not equals or not dot:
-            raise ConfigError(f"cannot read the setting {setting!r}: write section.field=value, such as train.steps=500")
+            raise ConfigError(f"cannot read {setting!r}: write section.field=value, such as train.steps=500")
         if section not in values:
             raise ConfigError(f"no section {section!r}{_suggest(section, values)}")
         values[section][name] = text

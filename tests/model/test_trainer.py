@@ -223,7 +223,8 @@ def test_learning_rate_warms_up_and_decays(decay: str) -> None:
     config = replace(tiny().train, warmup_steps=10, decay=decay)
     rates = [optim.lr_factor(step, 100, config) for step in range(100)]
     assert rates[0] < 0.11
-    assert rates == sorted(rates[:11]) + rates[11:]
+    assert rates[:9] == sorted(rates[:9])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
     assert max(rates) <= 1
     assert (rates[-1] < 0.05) == (decay != "none")
 

@@ -113,7 +113,7 @@ def kind_of(source: str, *, text: bool, vectors: bool) -> Literal["text", "vecto
 
 def _exists(source: str) -> bool:
     try:
-        return Path(source).exists()
+        return bool(source) and Path(source).exists()
     except (OSError, ValueError):  # longer than a file name may be, or with a NUL
         return False
 

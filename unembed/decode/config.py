@@ -34,7 +34,7 @@ class DecodeConfig:
     length: int | None = None
     """Decode to this number of tokens instead of a predicted one."""
     n_best: int = 1
-    """Keep up to this many different texts; beyond the lengths, variants are drawn at a temperature."""
+    """Keep up to this many different texts: of as many lengths, and variants that are drawn at a temperature."""
     variant_temperature: float = 0.7
     """Temperature of the drawn variants when `temperature` is 0."""
     remask_share: float = 0.05

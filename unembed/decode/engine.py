@@ -107,11 +107,12 @@ def _conditions(net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfi
 
 
 def _plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[_Job]:
-    """The likeliest lengths of every vector; then, for n-best, drawn variants of them in turn."""
+    """The likeliest lengths of every vector; for n-best more of them, and drawn variants of the likeliest."""
     log_p = net.length_logits(pad_rows(c))[: len(c)].float().log_softmax(1).cpu()  # (n, max_tokens + 1)
     longest = log_p.shape[1] - 1
     if config.length is None:
-        lengths = log_p.argsort(dim=1, descending=True, stable=True)[:, : min(config.lengths, longest)]
+        wanted = min(max(config.lengths, config.n_best), longest)  # texts of different lengths surely differ
+        lengths = log_p.argsort(dim=1, descending=True, stable=True)[:, :wanted]
     elif config.length > longest:
         raise ConfigError(f"length is {config.length}, but this inverter writes at most {longest} tokens")
     else:
@@ -119,9 +120,11 @@ def _plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[_Job]:
     jobs = []
     variants = 0 if config.n_best == 1 else 2 * config.n_best  # twice, as some will be the same text
     for row, options in enumerate(lengths.tolist()):
-        for k in range(len(options) + variants):
-            length = options[k % len(options)]
-            jobs.append(_Job(row, length, float(log_p[row, length]), k // len(options)))
+        jobs += [_Job(row, length, float(log_p[row, length]), 0) for length in options]
+        likeliest = options[: config.lengths]
+        for k in range(variants):
+            length = likeliest[k % len(likeliest)]
+            jobs.append(_Job(row, length, float(log_p[row, length]), 1 + k // len(likeliest)))
     return jobs
 
 

@@ -7,9 +7,10 @@ read; none of the package's code is imported. Any other name is a folder or a hu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module, metadata
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from importlib import metadata
+from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,7 +86,7 @@ def load(spec: str) -> CausalLM:
     place = spec if file is None else str(file.parent)
     gguf = None if file is None else file.name
     name = spec if file is None else f"SmolLM2-135M-Instruct ({file.name}, {PACKAGE}=={metadata.version(PACKAGE)})"
-    with _quiet():
+    with redirect_stderr(StringIO()):  # progress bars that cannot all be switched off: the library is silent
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=gguf)
             model = AutoModelForCausalLM.from_pretrained(  # safetensors: a pickle is never read
@@ -119,16 +120,3 @@ def verify(path: Path, expected: str) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise DataError(f"{path} has sha256 {found}, expected {expected}: reinstall {PACKAGE}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of transformers: the library is silent."""
-    logging: Any = import_module("transformers.utils.logging")  # Any: it carries no types
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()

@@ -60,7 +60,7 @@ class Denoiser(nn.Module):
                     nn.init.zeros_(layer.bias)
         if config.bag_of_words:
             with torch.no_grad():
-                self.bag[-1].get_parameter("weight").mul_(0.1)  # begin near the unigram bias, not with loud random words
+                self.bag[-1].get_parameter("weight").mul_(0.1)  # begin near the unigram, not with loud noise
         # Tokens that no text may contain; set by `forbid`, saved with the weights.
         self.register_buffer("forbidden", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.forbidden: Tensor

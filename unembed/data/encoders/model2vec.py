@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from unembed.data.encoders.base import Spec, Vectors, are_unit, check_texts, check_vectors, hash_model
+from unembed.data.encoders.base import Spec, Vectors, check_texts, check_vectors, hash_model
 from unembed.data.encoders.hub import model_folder
 from unembed.errors import EncoderError, MissingExtraError
 
 FILES = ("*.safetensors", "*.json")
-PROBE = ["unembed", "A sentence of a few words."]
 
 
 def create(spec: Spec) -> StaticEncoder:
@@ -34,9 +33,8 @@ class StaticEncoder:
             raise EncoderError(f"{folder} is not a model2vec model: {error}") from error
         self.name = name
         self.fingerprint = hash_model(folder, [file for pattern in FILES for file in folder.glob(pattern)])
-        probe = self._vectors(PROBE)
-        self.dim = probe.shape[1]
-        self.normalized = are_unit(probe)
+        self.dim = int(self._model.dim)
+        self.normalized = bool(self._model.normalize)  # a text without a known token still gets a zero vector
 
     def encode(self, texts: list[str]) -> Vectors:
         """Embed texts."""

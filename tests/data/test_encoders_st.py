@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,12 @@ def test_fingerprint_follows_weights_and_settings(gemma: Path, tmp_path: Path) -
     assert load(f"st:{same}").fingerprint != load(f"st:{gemma}").fingerprint
 
 
+def test_nothing_is_printed(qwen: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    load(f"st:{qwen}").encode(SENTENCES)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_no_pickle_is_read(qwen: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(qwen, tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
@@ -184,6 +191,6 @@ def test_missing_model_on_the_hub_is_one_clear_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_extra_names_the_pip_command(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(Exception, match=r"pip install 'unembed\[encoders\]'"):
         load(f"st:{qwen}")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Group, RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -58,24 +59,24 @@ def _mark(text: str, shared: Counter[str]) -> Text:
     return marked
 
 
-def result(original: str, recovered: str, facts: Sequence[str]) -> Table:
+def result(original: str, recovered: str, facts: Sequence[str]) -> RenderableType:
     """What a person wants to see at the end: both texts, one under the other, and the numbers."""
     first, second, shared, total = compare(original, recovered)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
-    grid.add_row("original", first)
-    grid.add_row("recovered", second)
-    grid.add_row("", Text(" · ".join([f"{shared} of {total} words", *facts]), style="dim"))
-    return grid
+    numbers = Text(" · ".join([f"{shared} of {total} words", *facts]), style="dim")
+    return Group(_rows(("original", first), ("recovered", second)), numbers)
 
 
-def alternative(original: str, recovered: str) -> Table:
+def alternative(original: str, recovered: str) -> RenderableType:
     """One of the other texts of an n-best list."""
+    return _rows(("or", compare(original, recovered)[1]))
+
+
+def _rows(*rows: tuple[str, Text]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True, width=9)
     grid.add_column()
-    grid.add_row("or", compare(original, recovered)[1])
+    for label, text in rows:
+        grid.add_row(label, text)
     return grid
 
 

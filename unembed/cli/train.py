@@ -108,7 +108,12 @@ def _show(bar: console.Bar, event: Event) -> None:
     note = f"loss {event.loss:.3f} · {event.texts_per_second:.0f} texts/s"
     bar.show(event.step, event.steps, note, label="words" if event.phase == "bag" else "train")
     if event.metrics:
-        scores = " · ".join(f"{name} {value:.3f}" for name, value in event.metrics.items())
+        # entropy_0.5 is the cross-entropy with half of the tokens masked
+        scores = " · ".join(
+            f"{name.replace('entropy_', 'CE at t=').replace('_', ' ')} {value:.3f}"
+            for name, value in event.metrics.items()
+            if name not in ("texts", "seconds")
+        )
         bar.say(f"[bold]step {event.step}[/bold]  {scores}")
     for original, recovered in event.samples:
         from unembed.cli.live import result

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +42,7 @@ class Settings:
     task: str | None = None
     """Task adapter, for models that take one."""
     dtype: str = "float32"
-    """Of the weights in memory; half precision changes the vectors in the third digit."""
+    """Of the weights in memory; half precision changes the vectors a little."""
 
 
 def create(spec: Spec) -> SentenceTransformerEncoder:
@@ -102,17 +104,32 @@ def _load(folder: Path, dtype: str) -> SentenceTransformer:
     trust = _trusted()
     _check_folder(folder, trust)
     try:
-        model = SentenceTransformer(
-            str(folder),
-            trust_remote_code=trust,
-            model_kwargs={"dtype": getattr(torch, dtype), "use_safetensors": True},
-            # Code named in a model's config may lie in another repository: only then is the hub needed.
-            local_files_only=not trust,
-        )
+        with _no_progress_bar():
+            model = SentenceTransformer(
+                str(folder),
+                trust_remote_code=trust,
+                model_kwargs={"dtype": getattr(torch, dtype), "use_safetensors": True},
+                # Code named in a model's config may lie in another repository: only then is the hub needed.
+                local_files_only=not trust,
+            )
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise EncoderError(f"cannot load the sentence-transformers model in {folder}: {reason}") from error
     return model.eval()
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """The library is silent; transformers would draw a bar while it loads weights."""
+    from transformers.utils import logging
+
+    drawn = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            logging.enable_progress_bar()
 
 
 def _check_folder(folder: Path, trust: bool) -> None:

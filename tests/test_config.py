@@ -15,7 +15,7 @@ def test_paper_has_the_published_values() -> None:
     model, diffusion, train = paper().model, paper().diffusion, paper().train
     assert (model.layers, model.width, model.heads, model.ffn, model.dropout) == (8, 768, 12, 3072, 0.1)
     assert (model.norm, model.freeze_embeddings) == ("pre", True)
-    assert not (model.conv or model.bag_of_words or model.account or model.prefix_tokens)
+    assert (model.conv, model.bag_of_words, model.account, model.prefix_tokens) == (False, False, False, 0)
     assert (diffusion.schedule, diffusion.rate) == ("log_linear", 5.0)
     assert (train.optimizer, train.lr, train.weight_decay, train.ema) == ("adamw", 1e-4, 0.01, 0.9999)
     assert (train.batch_texts, train.steps, train.sampled_softmax) == (400, 200_000, 0)

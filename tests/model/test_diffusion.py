@@ -90,7 +90,8 @@ def test_with_the_exact_posterior_the_nelbo_is_the_entropy(schedule: Schedule) -
 def test_count_masking_has_the_same_bound_with_less_noise() -> None:
     rng = torch.Generator().manual_seed(0)
     n = 10_000
-    texts = torch.from_numpy(TEXTS)[torch.multinomial(torch.from_numpy(PROBABILITY), n, replacement=True, generator=rng)]
+    drawn = torch.multinomial(torch.from_numpy(PROBABILITY), n, replacement=True, generator=rng)
+    texts = torch.from_numpy(TEXTS)[drawn]
     count = torch.randint(1, 4, (n,), generator=rng)
     masked = diffusion.mask_count(torch.ones(n, 3, dtype=torch.bool), count, rng)
     assert torch.equal(masked.sum(1), count)

@@ -135,8 +135,10 @@ def _read_text(source: str) -> str:
 def _round_trip(text: str, inverter: Inverter, config: DecodeConfig, json: bool) -> None:
     """Embed a text, forget it, recover it, and show both."""
     import unembed
+    from unembed.model.artifact import check_encoder
 
     encoder = unembed.encoder(inverter.encoder.spec)
+    check_encoder(inverter.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
     vector = encoder.encode([text])
     began = time.perf_counter()
     found = inverter.invert(vector, config)[0]

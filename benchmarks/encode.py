@@ -174,12 +174,16 @@ def main() -> None:
     }
     if given.rounds:
         result["speed"] = measure_speed(given.encoder, given.texts, given.rounds, given.batch)
+        save(result, given.output)  # memory takes long; what is measured stays
     if given.memory:
         result["memory"] = measure_memory(given.memory)
-    text = json.dumps(result, indent=2)
-    if given.output:
-        given.output.write_text(text + "\n")
-    print(text)
+        save(result, given.output)
+    print(json.dumps(result, indent=2))
+
+
+def save(result: dict[str, object], path: Path | None) -> None:
+    if path:
+        path.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

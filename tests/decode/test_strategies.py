@@ -8,7 +8,7 @@ import torch
 
 from tests.decode.conftest import MASK, SPECIAL, make_vectors, same
 from unembed.decode import DecodeConfig, engine, strategies
-from unembed.decode.strategies.base import Canvas, Prediction, highest, lowest, quota
+from unembed.decode.strategies.base import Canvas, Prediction, highest, lowest, quota, surest_claims
 from unembed.errors import ConfigError
 
 ALL = strategies.BUILT_IN
@@ -77,6 +77,25 @@ def test_sequential_goes_left_to_right_and_asks_for_nothing_else():
 def test_confidence_takes_the_most_certain_first():
     _, states = last_of("confidence", 1, 6, steps=3)
     assert (states[0].tokens[0] != MASK).tolist() == [False] * 4 + [True] * 2
+
+
+def test_one_step_reveals_a_token_where_it_is_surest():
+    """Positions 0 to 2 all want token 7; position 3 wants another, less surely."""
+    tokens, sure = torch.tensor([[7, 7, 7, 9]]), torch.tensor([[0.5, 0.9, 0.8, 0.1]])
+    prediction = Prediction(tokens, sure, 1 - sure)
+    allowed = torch.tensor([[True, True, True, True]])
+    assert surest_claims(prediction, allowed).tolist() == [[False, True, False, True]]
+    allowed[0, 1] = False
+    assert surest_claims(prediction, allowed).tolist() == [[False, False, True, True]]
+
+    class Stubborn(Oracle):
+        def predict(self, tokens, at, *, entropy=False):
+            super().predict(tokens, at)
+            return prediction
+
+    for distinct, first in ((True, [MASK, 7, MASK, 9]), (False, [MASK, 7, 7, MASK])):
+        states = strategies.load("confidence")(Stubborn(1, 4), DecodeConfig(steps=2, distinct=distinct))
+        assert next(states).tokens.tolist() == [first]
 
 
 def test_entropy_takes_as_many_as_the_bound_allows():

@@ -37,6 +37,8 @@ class DecodeConfig:
     """Keep up to this many different texts: of as many lengths, and variants that are drawn at a temperature."""
     variant_temperature: float = 0.7
     """Temperature of the drawn variants when `temperature` is 0."""
+    distinct: bool = True
+    """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""
     remask_share: float = 0.05
     """`remask`: share of the visible tokens, the least confident, that is masked again after each step."""
     remask_threshold: float | None = None

@@ -109,3 +109,11 @@ def highest(values: Tensor, among: Tensor, count: Tensor) -> Tensor:
 def lowest(values: Tensor, among: Tensor, count: Tensor) -> Tensor:
     """The `count` lowest values of each row among the positions allowed; ties go to the left, (n, L)."""
     return highest(-values, among, count)
+
+
+def surest_claims(prediction: Prediction, among: Tensor) -> Tensor:
+    """Where a token is predicted more surely than anywhere else in its text; ties go to the left, (n, L)."""
+    sure = prediction.confidence.masked_fill(~among, -1.0)
+    same = (prediction.tokens[:, :, None] == prediction.tokens[:, None]) & among[:, None]  # (n, L, L)
+    best = torch.where(same, sure[:, None], -1.0).argmax(2)  # the first of equals
+    return (best == torch.arange(sure.shape[1])) & among

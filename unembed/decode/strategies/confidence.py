@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unembed.decode.config import DecodeConfig
-from unembed.decode.strategies.base import Batch, Canvas, State, highest, quota
+from unembed.decode.strategies.base import Batch, Canvas, State, highest, quota, surest_claims
 
 
 def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
@@ -16,5 +16,9 @@ def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
             return
         masked = canvas.masked
         prediction = batch.predict(canvas.tokens, masked)
-        canvas.reveal(highest(prediction.confidence, masked, quota(masked, config.steps - step + 1)), prediction)
+        rank = prediction.confidence
+        if config.distinct:
+            # Two positions that want the same word at once mostly mean one word whose place is not known yet.
+            rank = rank + surest_claims(prediction, masked)
+        canvas.reveal(highest(rank, masked, quota(masked, config.steps - step + 1)), prediction)
         yield canvas.state(step)

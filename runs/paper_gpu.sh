@@ -3,7 +3,7 @@
 #
 #   bash runs/paper_gpu.sh                                   one GPU; the paper reports 48 hours on an A100
 #   GPUS=8 bash runs/paper_gpu.sh                            the same run on eight, same global batch
-#   ENCODER=jina-embeddings-v3 bash runs/paper_gpu.sh        another encoder (vectors are made anew, tokens are kept)
+#   UNEMBED_TRUST_REMOTE_CODE=1 ENCODER=jina-embeddings-v3 bash runs/paper_gpu.sh        another encoder (vectors are made anew, tokens are kept)
 #   LANGS=languages=paper bash runs/paper_gpu.sh             the paper's ten languages, in equal parts
 #   TOKENIZER=gpt2/tokenizer.json bash runs/paper_gpu.sh     another tokenizer for the inverter
 #

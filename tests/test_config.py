@@ -22,7 +22,8 @@ def test_paper_has_the_published_values() -> None:
 
 
 def test_overrides_are_typed() -> None:
-    changed = override(tiny(), ["train.steps=7", "train.lr=0.5", "model.conv=false", "diffusion.schedule=paper"])
+    changed = override(tiny(), ["train.steps=7", "train.lr=0.5", "model.conv=false", "diffusion.schedule=paper",
+                      "diffusion.masking=bernoulli"])  # fmt: skip
     assert changed.train.steps == 7
     assert changed.train.lr == 0.5
     assert changed.model.conv is False
@@ -39,6 +40,12 @@ def test_overrides_are_typed() -> None:
         ("train.steps=many", "not a int"),
         ("model.conv=maybe", "not a bool"),
         ("model.norm=middle", "choose one of pre, post"),
+        ("model.heads=5", "not a multiple of model.heads"),
+        ("model.mask_id=99999", "outside the vocabulary"),
+        ("train.validate_every=0", "at least 1"),
+        ("train.batch_texts=-3", "at least 1"),
+        ("train.lr=nan", "at least 0"),
+        ("diffusion.schedule=log_linear", "use masking=bernoulli"),
     ],
 )
 def test_bad_overrides_name_the_problem(setting: str, message: str) -> None:
@@ -49,5 +56,7 @@ def test_bad_overrides_name_the_problem(setting: str, message: str) -> None:
 def test_wrong_types_and_presets() -> None:
     with pytest.raises(ConfigError, match="not a int"):
         from_dict(ModelConfig, {"layers": 2.5})
+    with pytest.raises(ConfigError, match="group of settings"):
+        from_dict(Config, {"model": [1]})
     with pytest.raises(ConfigError, match="paper, cpu, tiny"):
         preset("large")

@@ -48,6 +48,18 @@ class ModelConfig:
     """A path vector -> MLP -> vocabulary, added to every position's logits."""
     account: bool = False
     """The condition also sees the mean of the visible tokens: what has been said already."""
+    vector_norm: float = 1.0
+    """Typical length of the vectors, taken from the data when the encoder does not normalise."""
+
+    def __post_init__(self) -> None:
+        _at_least("model", self, 1, "vocab_size", "vector_dim", "max_tokens", "layers", "width", "heads", "ffn")
+        _at_least("model", self, 0, "prefix_tokens", "mask_id")
+        if self.width % self.heads:
+            raise ConfigError(f"model.width {self.width} is not a multiple of model.heads {self.heads}: change one")
+        if self.mask_id >= self.vocab_size:
+            raise ConfigError(f"model.mask_id {self.mask_id} is outside the vocabulary of {self.vocab_size} tokens")
+        if not self.vector_norm > 0:
+            raise ConfigError(f"model.vector_norm is {self.vector_norm}: give the length of a typical vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,13 @@ class DiffusionConfig:
     """Mask each position on its own (eq. 2), or exactly ceil(t L) of them (`linear` only: same bound, less noise)."""
     condition_dropout: float = 0.1
     """Share of training texts whose vector is hidden, for classifier-free guidance."""
+
+    def __post_init__(self) -> None:
+        if self.masking == "count" and self.schedule != "linear":
+            raise ConfigError(
+                f"diffusion.masking=count belongs to diffusion.schedule=linear, not {self.schedule}: "
+                "use masking=bernoulli"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +122,12 @@ class TrainConfig:
     patience: int = 0
     """Stop after so many validations without improvement (0: never)."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("train", self, 1, "steps", "batch_texts", "accumulate", "bag_batch_texts")
+        _at_least("train", self, 1, "validate_every", "validate_texts", "save_every")
+        _at_least("train", self, 0, "bag_steps", "warmup_steps", "sampled_softmax", "preview_texts", "seed")
+        _at_least("train", self, 0, "milestone_every", "patience", "lr", "muon_lr", "bag_lr", "weight_decay", "ema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +196,14 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], values: dict[str, Any], where: str = "config") -> T:
     """Rebuild a config dataclass; unknown keys and values of the wrong type are errors."""
     hints = get_type_hints(kind)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a group of settings")
     for key in values:
         if key not in hints:
             raise ConfigError(f"{where} has no setting {key!r}{_suggest(key, hints)}")
+    required = {f.name for f in dataclasses.fields(kind) if _has_no_default(f)}  # type: ignore[arg-type]
+    if missing := required - values.keys():
+        raise ConfigError(f"{where} has no {', '.join(sorted(missing))}")
     return kind(**{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()})
 
 
@@ -194,8 +224,6 @@ def override(config: Config, settings: list[str]) -> Config:
 def _typed(kind: Any, value: Any, where: str) -> Any:
     """Check a value against its annotation; strings (from a command line) are converted."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where} must be a group of settings")
         return from_dict(kind, value, where)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
@@ -211,6 +239,16 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where} is {value!r}, not a {kind.__name__}")
     return value
+
+
+def _has_no_default(field_: dataclasses.Field[Any]) -> bool:
+    return field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
+
+
+def _at_least(section: str, config: object, low: int, *names: str) -> None:
+    for name in names:
+        if not getattr(config, name) >= low:
+            raise ConfigError(f"{section}.{name} is {getattr(config, name)!r}: it must be at least {low}")
 
 
 def _suggest(word: str, known: Any) -> str:

@@ -198,13 +198,14 @@ class Inverter:
         mask_id, tokenizer = self.artifact.net.config.mask_id, self.artifact.tokenizer
         ids = state.tokens[0].tolist()
         text = text_of(tokenizer, [ids])[0]
+        mask = tokenizer.id_to_token(mask_id)  # None where the tokenizer has no mask token of its own
         return Step(
             step=state.step,
             tokens=tuple(tokenizer.id_to_token(i) or "" for i in ids),
             confidence=tuple(state.confidence[0].tolist()),
             masked=tuple(place for place, i in enumerate(ids) if i == mask_id),
             passes=int(state.passes[0]),
-            text=text.replace(tokenizer.id_to_token(mask_id) or "", "_"),
+            text=text.replace(mask, "_") if mask else text,
             inversion=None if result is None else _inversion(text, result),
         )
 

@@ -35,7 +35,10 @@ def test_the_hash_is_the_same_for_ever():
 
 def test_sentences_end_at_punctuation():
     found = sentences('He said "go." Then he went! 你好。再见！')
-    assert found == ['He said "go.', "Then he went!", "你好。", "再见！"]
+    assert found == ['He said "go."', "Then he went!", "你好。", "再见！"]
+    assert sentences("(It rained.) No end") == ["(It rained.)", "No end"]
+    assert sentences("...") == ["..."]
+    assert sentences(" ") == []
 
 
 def test_a_window_is_what_its_tokens_decode_to(tokenizer):

@@ -82,6 +82,11 @@ def test_unknown_keys_and_formats_are_refused(folder: Path) -> None:
         ({"model": {**model, "width": "wide"}}, "width"),
         ({"model": {**model, "layers": 3}}, "does not fit"),
         ({"encoder": {"spec": "x", "dim": 24, "colour": 1}}, "colour"),
+        ({"encoder": {"spec": "x", "dim": 24}}, "normalized"),
+        ({"encoder": 7}, "group of settings"),
+        ({"model": {**model, "mask_id": 999}}, "outside the vocabulary"),
+        ({"sha256": {}}, "hashes"),
+        ({"sha256": ["x"]}, "hashes"),
     ]:
         (folder / "config.json").write_text(original)
         edit(folder, change)
@@ -100,6 +105,8 @@ def test_places_that_hold_no_inverter(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CheckpointError, match="hub"):
         artifact.load("nobody/no-such-inverter")
+    with pytest.raises(CheckpointError, match="hub"):
+        artifact.load("no body/no-such-inverter")
 
 
 def test_vectors_of_another_encoder_are_refused(made: Artifact) -> None:

@@ -14,14 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
+from tests.model.conftest import BagEncoder, small_tokenizer
 from unembed.config import Config, override, tiny
 from unembed.data.dataset import Dataset, Examples
+from unembed.data.tokens import write_tokens
+from unembed.data.vectors import write_vectors
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model import artifact, batches, objective, optim
 from unembed.model.artifact import Artifact
+from unembed.model.checkpoint import Progress
 from unembed.model.denoiser import Denoiser
+from unembed.model.runlog import MetricsLog
 from unembed.model.trainer import Event, Preview, fit_to_data, train
 
 SCRIPT = """
@@ -101,7 +109,11 @@ def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path)
 
 
 def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> None:
-    settings = ("train.steps=6", "train.bag_steps=3", "train.validate_every=6")
+    """With an odd number of texts, and stopping early at the same step: a net that cannot learn gets no better."""
+    settings = (
+        "train.steps=40", "train.bag_steps=3", "train.batch_texts=33", "train.validate_every=2", "train.patience=2",
+        "train.lr=0", "train.muon_lr=0",
+    )  # fmt: skip
     one, two = tmp_path / "one" / "run", tmp_path / "two" / "run"
     one.parent.mkdir()
     two.parent.mkdir()
@@ -110,6 +122,7 @@ def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> No
     subprocess.run(run_script(data, two, *settings, launcher=launcher), check=True, env=environment(), timeout=240)
     alone, together = losses(one), losses(two)
     assert alone.keys() == together.keys()
+    assert max(step for _, step in alone) < 40
     for key, loss in alone.items():
         assert together[key] == pytest.approx(loss, rel=2e-4), key
 
@@ -169,6 +182,70 @@ def test_a_run_folder_is_not_overwritten_or_mixed(data: Dataset, tmp_path: Path)
     other = replace(config, train=replace(config.train, lr=1e-5))
     with pytest.raises(CheckpointError, match="settings"):
         train(other, data, tmp_path / "run", resume=True)
+
+
+def test_training_runs_in_bf16_where_that_is_fast(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unembed.model.trainer.fast_bf16", lambda device: True)
+    seen: list[torch.dtype] = []
+    real = objective.cross_entropy
+
+    def watch(net: Denoiser, hidden: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(hidden.dtype)
+        return real(net, hidden, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objective, "cross_entropy", watch)
+    AcceleratorState._reset_state(True)
+    try:
+        train(config_for(data, "train.steps=1", "train.bag_steps=0", "train.sampled_softmax=0"), data, tmp_path / "run")
+    finally:
+        AcceleratorState._reset_state(True)
+    assert seen[0] == torch.bfloat16
+
+
+def test_a_tokenizer_without_mask_and_with_added_words(tmp_path: Path) -> None:
+    """Like GPT-2's: the mask gets an id of its own; added tokens that are no special ones stay words."""
+    tokenizer = small_tokenizer()
+    vocab = {t: i for i, t in enumerate(t for t in tokenizer.get_vocab() if t not in ("[MASK]", "[PAD]"))}
+    plain = Tokenizer(WordPiece(vocab, unk_token="[UNK]"))
+    plain.normalizer, plain.pre_tokenizer, plain.decoder = (
+        tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder,
+    )  # fmt: skip
+    plain.add_tokens(["zebra"])
+    lines = [f"the {a} sees {b} {c}." for a in ("cat", "zebra", "king") for b in ("music", "nobody", "a dog")
+             for c in ("today", "again", "at night", "in the rain", "every day")]  # fmt: skip
+    (tmp_path / "text.txt").write_text("\n".join(lines * 1))
+    for _ in write_tokens([tmp_path / "text.txt"], tmp_path / "data", plain, max_tokens=12):
+        pass
+    for _ in write_vectors(tmp_path / "data", BagEncoder()):
+        pass
+    made = Dataset(tmp_path / "data")
+    monkey = made.sample("train", 4, 0)
+    made.sample = lambda split, n, seed: monkey  # type: ignore[method-assign]  # too few texts for a validation split
+    config = config_for(made, "train.steps=4", "train.batch_texts=8", "train.bag_batch_texts=8")
+    assert config.model.mask_id == plain.get_vocab_size()
+    loaded = artifact.load(train(config, made, tmp_path / "run"))
+    assert all(np.isfinite(loss) for loss in losses(tmp_path / "run").values())
+    assert loaded.net.forbidden[config.model.mask_id]
+    assert not loaded.net.forbidden[plain.token_to_id("zebra")]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(data: Dataset, tmp_path: Path) -> None:
+    config = config_for(data, "train.steps=40", "train.lr=1e9", "train.muon_lr=1e9", "train.clip=1e9")
+    with pytest.raises(CheckpointError, match=r"lower train.lr"):
+        train(config, data, tmp_path / "run")
+
+
+def test_torn_and_odd_metric_lines_are_read_over(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.add({"phase": "bag", "step": 1, "metrics": {}, "samples": [["a\u2028b", "c"]]})
+    log.add({"phase": "denoise", "step": 2, "metrics": {}})
+    with log.path.open("a") as file:
+        file.write('{"phase": "denoise", "step": 3, "metrics": {}')
+    assert [line["step"] for line in log.lines()] == [1, 2]
+    log.cut(Progress(phase="bag", step=5))
+    assert [line["step"] for line in log.lines()] == [1]
 
 
 def test_warm_start_keeps_the_language_and_renews_the_projection(data: Dataset, tmp_path: Path) -> None:

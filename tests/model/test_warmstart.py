@@ -30,7 +30,7 @@ def test_the_denoiser_starts_as_the_encoder() -> None:
 
 
 def test_another_shape_is_refused() -> None:
-    for setting in ("model.width=192", "model.norm=pre", "model.layers=8"):
+    for setting in ("model.width=192", "model.norm=pre", "model.layers=8", "model.heads=6", "model.ffn=768"):
         with pytest.raises(ConfigError, match=r"model.init=random"):
             warmstart.from_minilm(Denoiser(override(cpu(), [setting]).model))
 

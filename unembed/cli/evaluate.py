@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from unembed.cli import console
 from unembed.decode import DecodeConfig
 from unembed.decode import strategies as known
-from unembed.errors import ConfigError
+from unembed.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
     from unembed.data.encoders import Encoder
@@ -72,9 +72,12 @@ def evaluate(
     from unembed.measure import results as disk
     from unembed.measure.baselines import Context, baseline
     from unembed.measure.table import terminal_table
+    from unembed.model.artifact import check_encoder
 
     model = open_inverter(inverter)
     dataset = Dataset(data, model.encoder.spec)
+    made_by = dataset.encoder_info
+    check_encoder(model.artifact, dim=made_by.dim, spec=made_by.spec, fingerprint=made_by.fingerprint)
     configs = {name: dataclasses.replace(decoding, strategy=name) for name in names}
     with console.resumable(GO_ON), console.progress("evaluate") as bar:
         context = Context(model, next(iter(configs.values())), dataset, decoding.seed)
@@ -114,7 +117,10 @@ def _choose(given: str, known_names: Sequence[str]) -> list[str]:
 def _encoder(spec: str) -> Encoder:
     from unembed.data import encoders
 
-    return encoders.load(spec)
+    try:
+        return encoders.load(spec)
+    except EncoderError as error:
+        raise EncoderError(f"{error} (--no-cosine measures all but the cosine, without the encoder)") from None
 
 
 def _language_model(spec: str | None) -> LanguageModel | None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from unembed.cli import STDIN, console
 from unembed.decode import DecodeConfig
-from unembed.errors import ConfigError, DataError
+from unembed.errors import ConfigError, DataError, EncoderError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,12 @@ def _round_trip(text: str, inverter: Inverter, config: DecodeConfig, json: bool)
     import unembed
     from unembed.model.artifact import check_encoder
 
-    encoder = unembed.encoder(inverter.encoder.spec)
+    try:
+        encoder = unembed.encoder(inverter.encoder.spec)
+    except EncoderError as error:
+        raise EncoderError(
+            f"to invert a text its vector is needed first, and {error} (a file of vectors can be inverted without)"
+        ) from None
     check_encoder(inverter.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
     vector = encoder.encode([text])
     began = time.perf_counter()

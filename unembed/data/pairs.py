@@ -18,7 +18,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from unembed.data import shards as disk
-from unembed.data.sources import bare_name, file_kind, json_record, open_lines, parquet_batches
+from unembed.data.sources import bare_name, file_kind, json_record, open_lines, parquet_batches, valid_unicode
 from unembed.data.text import decode
 from unembed.data.tokens import TokenWriter
 from unembed.data.vectors import made_of
@@ -147,7 +147,7 @@ class _Checker:
 
     def good_rows(self, batch: list[Pair]) -> Iterator[tuple[int, list[int], int, npt.NDArray[np.float16]]]:
         """Yield (row, tokens, hash, vector) of the rows that are taken."""
-        texts = [text if isinstance(text, str) else "" for _, text, _ in batch]
+        texts = [valid_unicode(text) if isinstance(text, str) else "" for _, text, _ in batch]
         ids = [found.ids for found in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         short = [some[: self.max_tokens] for some in ids]
         decoded = decode(self.tokenizer, short)
@@ -177,9 +177,7 @@ class _Checker:
             return "not a text", f"the text is not a string but {type(text).__name__}"
         if not tokens:
             return "empty text", "the text is empty"
-        if self.output.dim is None:
-            self.output.dim = len(vector)
-        if len(vector) != self.output.dim:
+        if self.output.dim is not None and len(vector) != self.output.dim:
             if self.declared is None:
                 return "ragged", f"the vector has {len(vector)} numbers, those before it have {self.output.dim}"
             return "wrong dimension", f"the vector has {len(vector)} numbers, not {self.output.dim}"
@@ -191,6 +189,8 @@ class _Checker:
             return "too large", "the vector has numbers too large for float16 (above 65504)"
         if not small.any():
             return "zero vector", "the vector is zero" + (" in float16" if vector.any() else "")
+        if self.output.dim is None:  # the first good row decides
+            self.output.dim = len(vector)
         return "", ""
 
 
@@ -205,7 +205,12 @@ def _vector(given: Any) -> tuple[npt.NDArray[np.floating], tuple[str, str] | Non
         return nothing, ("no vector", "the vector is not a list of numbers")
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not array.size:
         return nothing, ("no vector", "the vector is not a list of numbers")
-    return array.astype(np.float32) if array.dtype.kind != "f" else array, None
+    if array.dtype.kind == "f":
+        return array, None
+    numbers = array.astype(np.float32)
+    if array.dtype == np.int8:  # quantised, the scale is lost: unit length, as decoding does with int8
+        numbers /= max(float(np.linalg.norm(numbers)), 1e-9)
+    return numbers, None
 
 
 def _read(path: Path, text_column: str, vector_column: str, start: int) -> Iterator[Pair]:

@@ -254,7 +254,12 @@ def _text(record: Mapping[str, Any], column: str, path: str | Path, row: int) ->
     text = record[column]
     if text is not None and not isinstance(text, str):
         raise DataError(f"{path} row {row}: {column!r} is not text but {type(text).__name__}")
-    return text or ""
+    return valid_unicode(text or "")
+
+
+def valid_unicode(text: str) -> str:
+    """JSON can hold half of a surrogate pair, which is no character: it becomes the replacement character."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _is_hub(spec: str | Path) -> bool:

@@ -94,6 +94,13 @@ def _encode(encoder: Encoder, texts: list[str], path: Path, rows: npt.NDArray[np
             f"{encoder.name} gave a vector that is {what} for row {rows[row]} of {path} ({texts[row]!r}): "
             "check the encoder"
         )
+    zero = np.flatnonzero(~small.any(axis=1))
+    if len(zero):
+        row = zero[0]
+        raise EncoderError(
+            f"{encoder.name} gives a zero vector for row {rows[row]} of {path} ({texts[row]!r}), which says nothing of "
+            "the text: leave such texts out, or use another encoder"
+        )
     return small
 
 

@@ -8,6 +8,7 @@ tokens, or that hold a special one ([UNK], a literal "[MASK]"), are dropped: no 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ TEST_PER_MILLE = 10
 
 # A sentence ends at . ! ? or their full-width kin, possibly closed by a quote or bracket, before white space
 # (or at once, for scripts that write no spaces).
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])")
+_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][”’」』）]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,9 @@ def in_split(hashes: npt.NDArray[np.uint64], split: str) -> npt.NDArray[np.bool_
 
 def sentences(passage: str) -> list[str]:
     """Split a passage into sentences by punctuation."""
-    return [part.strip() for part in _SENTENCE_END.split(passage) if part and part.strip()]
+    ends = [match.end() for match in _SENTENCE_END.finditer(passage)]
+    parts = [passage[start:end].strip() for start, end in itertools.pairwise([0, *ends, len(passage)])]
+    return [part for part in parts if part]
 
 
 def windows(

@@ -289,7 +289,10 @@ def _json_vector(line: bytes, where: str, column: str | None) -> list[float]:
         value = value[_pick(lists, column, where, "list")]
     if not isinstance(value, list) or not value or any(type(item) not in (int, float) for item in value):
         raise DataError(f"{where}: the vector is not a list of numbers: check the line")
-    return value
+    try:
+        return [float(item) for item in value]
+    except OverflowError:
+        raise DataError(f"{where}: the vector has a number too large for a float: check the line") from None
 
 
 def _pick(names: list[str], wanted: str | None, where: object, kind: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -75,7 +74,7 @@ def load(location: str | Path) -> Artifact:
     """Load an inverter from a folder or from a hub id; anything odd is refused with what to do about it."""
     folder = _folder(str(location))
     description = _description(folder)
-    for part, expected in description["sha256"].items():
+    for part, expected in _hashes(description, folder).items():
         if not (folder / part).is_file():
             raise CheckpointError(f"{folder} has no {part}: copy the whole inverter folder again")
         if sha256(folder / part) != expected:
@@ -118,6 +117,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _hashes(description: dict[str, Any], folder: Path) -> dict[str, str]:
+    """The hashes of both files; without them a damaged file could pass."""
+    hashes = description["sha256"]
+    if not isinstance(hashes, dict) or hashes.keys() != {"model.safetensors", "tokenizer.json"}:
+        raise CheckpointError(f"{folder / 'config.json'} does not hold the hashes of its files: copy the folder again")
+    return hashes
+
+
 def _folder(location: str) -> Path:
     path = Path(location)
     if path.is_dir():
@@ -127,11 +134,16 @@ def _folder(location: str) -> Path:
             f"no inverter folder at {location}: give a folder with config.json, or a hub id owner/name"
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     try:
         return Path(snapshot_download(location, allow_patterns=list(FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"no folder {location} here, and the hub does not give it ({reason})") from None
 
@@ -152,9 +164,3 @@ def _description(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} has unknown or missing keys ({odd}): upgrade unembed or copy the folder again")
     return description
 
-
-def copy(folder: Path, target: Path) -> None:
-    """Copy just the inverter's own files."""
-    target.mkdir(parents=True, exist_ok=True)
-    for part in FILES:
-        shutil.copyfile(folder / part, target / part)

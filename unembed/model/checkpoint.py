@@ -73,9 +73,7 @@ def restore(path: Path, net: Denoiser, ema: Denoiser, optimizers: list[Optimizer
             owner, _, rest = name.partition(".")
             if owner == f"optimizer{number}":
                 place, _, key = rest.partition(".")
-                # AdamW keeps its step count on the CPU, the moments beside the parameter.
-                value = tensor if key == "step" else tensor.to(parameters[int(place)].device)
-                optimizer.state[parameters[int(place)]][key] = value
+                optimizer.state[parameters[int(place)]][key] = tensor.to(parameters[int(place)].device)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

@@ -75,7 +75,7 @@ class Denoiser(nn.Module):
         if vectors is None:
             return self.no_vector.expand(n, -1)
         # Unit vectors have tiny entries (about 1/sqrt(d)); give the projection inputs of unit variance.
-        c: Tensor = self.project(vectors * math.sqrt(self.config.vector_dim))
+        c: Tensor = self.project(vectors * (math.sqrt(self.config.vector_dim) / self.config.vector_norm))
         return c
 
     def length_logits(self, c: Tensor) -> Tensor:

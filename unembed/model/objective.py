@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import DiffusionConfig
-from unembed.errors import ConfigError
 from unembed.model import diffusion
 from unembed.model.denoiser import Denoiser
 
@@ -75,8 +74,6 @@ def draw_noise(batch: Batch, config: DiffusionConfig, rng: torch.Generator, t: f
     schedule = diffusion.schedule(config)
     times = diffusion.sample_times(n, rng) if t is None else torch.full((n,), t)
     if config.masking == "count":
-        if config.schedule != "linear":
-            raise ConfigError("diffusion.masking=count needs diffusion.schedule=linear: they share one bound")
         count = torch.ceil(times * batch.lengths).clamp(min=1)
         masked = diffusion.mask_count(batch.valid, count, rng)
         times = count / batch.lengths
@@ -188,8 +185,8 @@ def validation_entropy(net: Denoiser, batch: Batch, share: float, seed: int, chu
     total, count = 0.0, 0
     order = batch.lengths.argsort(stable=True)
     for start in range(0, len(order), chunk):
-        part = batch.rows(order[start : start + chunk])
-        drawn = noise.rows(order[start : start + chunk], part.tokens.shape[1])
+        part = batch.rows(order[start : start + chunk]).to(net.bias.device)
+        drawn = noise.rows(order[start : start + chunk], part.tokens.shape[1]).to(net.bias.device)
         visible = part.tokens.masked_fill(drawn.masked, net.config.mask_id)
         hidden = net(visible, drawn.share, net.condition(part.vectors), part.valid)[drawn.masked]
         total += float(cross_entropy(net, hidden, part.tokens[drawn.masked], None).sum())

@@ -18,7 +18,9 @@ PHASES = ("bag", "denoise")
 def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bool) -> None:
     """One folder, one run, one configuration, one dataset: refuse to mix, write down what this run is."""
     path = folder / "run.json"
-    if path.exists() and begun:
+    if begun and not path.exists():
+        raise CheckpointError(f"{folder} has a checkpoint but no run.json that says of what: choose another folder")
+    if begun:
         if not resume:
             raise CheckpointError(f"{folder} holds a run already: add --resume to go on, or choose another folder")
         theirs = json.loads(path.read_text())
@@ -41,13 +43,19 @@ class MetricsLog:
     def add(self, record: dict[str, Any]) -> None:
         """Append a line."""
         clean = {k: (round(v, 6) if isinstance(v, float) and math.isfinite(v) else v) for k, v in record.items()}
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean, ensure_ascii=False) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
         """All whole lines; a kill may have cut the last one."""
-        text = self.path.read_text() if self.path.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        found = []
+        for line in text.split("\n"):  # not splitlines: a sample may hold U+2028
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
 
     def cut(self, progress: Progress) -> None:
         """Forget what was logged after the checkpoint: those steps will be done again."""
@@ -58,5 +66,5 @@ class MetricsLog:
 
 def _write(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
-    partial.write_text(text)
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

@@ -11,6 +11,7 @@ randomness is a function of (seed, step), so a killed run that resumes ends with
 from __future__ import annotations
 
 import copy
+import math
 import signal
 import threading
 import time
@@ -20,14 +21,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unembed.config import Config
 from unembed.data.dataset import Dataset, Examples
+from unembed.data.windows import special_ids
+from unembed.errors import CheckpointError
 from unembed.model import artifact, batches, checkpoint, objective, optim, runlog, warmstart
 from unembed.model.artifact import Artifact
 from unembed.model.checkpoint import Progress
@@ -87,7 +91,7 @@ def build_net(config: Config, data: Dataset, init_from: Artifact | None = None) 
     """A new denoiser for this data, initialised as the configuration says."""
     torch.manual_seed(config.train.seed)
     net = Denoiser(config.model)
-    net.forbid([config.model.mask_id, *data.tokenizer.get_added_tokens_decoder()])
+    net.forbid([config.model.mask_id, *special_ids(data.tokenizer)])
     if init_from is not None:
         warmstart.from_inverter(net, init_from.net)
     elif config.model.init == "encoder":
@@ -107,9 +111,16 @@ def fit_to_data(config: Config, data: Dataset) -> Config:
         vocab_size=max(size, mask_id + 1),
         mask_id=mask_id,
         vector_dim=data.dim,
+        vector_norm=1.0 if data.encoder_info.normalized else _typical_norm(data),
         max_tokens=data.max_tokens,
     )
     return replace(config, model=model)
+
+
+def _typical_norm(data: Dataset) -> float:
+    """Root mean square length of the vectors, from a sample."""
+    vectors = data.sample("train", 1000, 0).vectors.astype(np.float64)
+    return round(float(np.sqrt(np.square(vectors).sum(1).mean())), 6)
 
 
 class Run:
@@ -126,7 +137,7 @@ class Run:
         report: Callable[[Event], None],
     ) -> None:
         self.config, self.data, self.out, self.preview, self.report = config, data, out, preview, report
-        bf16 = config.train.bf16 and fast_bf16(Accelerator().device)
+        bf16 = config.train.bf16 and fast_bf16(PartialState().device)
         self.accelerator = Accelerator(mixed_precision="bf16" if bf16 else "no")
         self.folder = out / "training"
         self.checkpoint = self.folder / "last.safetensors"
@@ -207,7 +218,8 @@ class Run:
                 self._validate(event)
             if train.milestone_every and self.progress.step % train.milestone_every == 0:
                 self._save_inverter(self.folder / "milestones" / f"step-{self.progress.step:07d}")
-            if train.patience and self.progress.worse >= train.patience:
+            if train.patience and self._agreed(self.progress.worse >= train.patience):
+                self._save(optimizers)
                 break
 
     def _steps(
@@ -231,6 +243,11 @@ class Run:
             # Dropout must not depend on what ran before a resume.
             set_seed(train.seed + progress.step * 1009 + self.accelerator.process_index)
             loss = compute(batch, progress.step)
+            if not math.isfinite(loss):
+                raise CheckpointError(
+                    f"the loss is {loss} at step {progress.step + 1} of phase {phase!r}: lower train.lr and "
+                    f"train.muon_lr, and go on from {self.checkpoint.parent} or start anew"
+                )
             self.accelerator.clip_grad_norm_([p for p in self.net.parameters() if p.grad is not None], train.clip)
             for optimizer in optimizers:
                 optimizer.step()
@@ -248,9 +265,10 @@ class Run:
             if self.accelerator.is_main_process:
                 self.log.add(asdict(event))
                 self.report(event)
-            if progress.step % train.save_every == 0 or progress.step == steps or stopped.is_set():
+            stop = self._agreed(stopped.is_set())
+            if progress.step % train.save_every == 0 or progress.step == steps or stop:
                 self._save(optimizers)
-            if stopped.is_set():
+            if stop:
                 raise KeyboardInterrupt
 
     def _backward(self, loss: nn.Module, part: Callable[[Tensor], Tensor], texts: int, accumulate: int) -> float:
@@ -268,6 +286,13 @@ class Run:
         reduced: Tensor = self.accelerator.reduce(total, "sum")
         return float(reduced)
 
+    def _agreed(self, flag: bool) -> bool:
+        """True for all processes as soon as it is for one of them: they must leave a loop at the same step."""
+        if self.accelerator.num_processes == 1:
+            return flag
+        votes: Tensor = self.accelerator.reduce(torch.tensor(float(flag), device=self.accelerator.device), "sum")
+        return bool(votes > 0)
+
     # --- validation and files -------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -284,7 +309,7 @@ class Run:
             return
         metrics = {
             f"entropy_{level:g}": objective.validation_entropy(
-                self.ema, self.validation.to(self.accelerator.device), level, self.config.train.seed
+                self.ema, self.validation, level, self.config.train.seed
             )
             for level in VALIDATION_LEVELS
         }

@@ -23,15 +23,18 @@ def from_minilm(net: Denoiser) -> None:
     config = net.config
     source = load_safetensors(minilm.read_verified(minilm.model_folder() / "model.safetensors"))
     words = source["embeddings.word_embeddings.weight"]
+    positions = source["embeddings.position_embeddings.weight"]
+    ffn = source["encoder.layer.0.intermediate.dense.weight"].shape[0]
     fits = (config.vocab_size, config.width) == tuple(words.shape) and config.layers <= minilm.LAYERS
+    fits &= (config.heads, config.ffn) == (minilm.HEADS, ffn) and config.max_tokens + 2 <= len(positions)
     if not fits or config.norm != "post":
         raise ConfigError(
-            f"model.init=encoder needs norm=post, width={words.shape[1]}, vocab_size={words.shape[0]} and at most "
-            f"{minilm.LAYERS} layers; use model.init=random for another shape"
+            f"model.init=encoder needs norm=post, width={words.shape[1]}, heads={minilm.HEADS}, ffn={ffn}, at most "
+            f"{minilm.LAYERS} layers and {len(positions) - 2} tokens, and its tokenizer of {words.shape[0]} tokens; "
+            "use model.init=random for another shape"
         )
     net.embed.weight.copy_(words)
-    places = source["embeddings.position_embeddings.weight"][: config.max_tokens + 2]
-    net.position.copy_(places + source["embeddings.token_type_embeddings.weight"][0])
+    net.position.copy_(positions[: config.max_tokens + 2] + source["embeddings.token_type_embeddings.weight"][0])
     _copy(net.embed_norm, source, "embeddings.LayerNorm")
     if config.prefix_tokens:
         cls, sep = words[101], words[102]
@@ -61,7 +64,7 @@ def from_inverter(net: Denoiser, source: Denoiser) -> None:
 def set_unigram(net: Denoiser, counts: npt.NDArray[np.int64]) -> None:
     """Start the output bias at the log frequency of each token, so that nothing is learned twice."""
     frequency = torch.from_numpy(counts).float() + 0.1
-    net.bias.copy_(torch.log(frequency / frequency.sum()))
+    net.bias[: len(counts)].copy_(torch.log(frequency / frequency.sum()))  # a mask of our own has no count
 
 
 def _copy_block(block: Block, source: dict[str, Tensor], prefix: str) -> None:

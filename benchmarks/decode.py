@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +34,7 @@ from unembed.model.precision import fast_bf16
 
 Vectors = npt.NDArray[np.float32]
 Tokens = tuple[int, ...]
-CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1)
+CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1, repeat_penalty=0.0)
 
 
 @torch.inference_mode()
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=16, help="vectors in the arms that take one at a time")
     parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts")
     parser.add_argument("--batch-size", type=int, default=engine.BATCH)
+    parser.add_argument("--goal", type=float, default=20.0, help="exit with 1 below this ratio")
     options = parser.parse_args()
 
     folder = options.inverter or (unembed.SHIPPED if (unembed.SHIPPED / "config.json").is_file() else None)
@@ -161,6 +163,8 @@ def main() -> None:
         options.output.write_text(text + "\n")
     else:
         print(text)
+    if report["ratio"] < options.goal:
+        sys.exit(f"decoding is {report['ratio']} times as fast as the reference's way, the goal is {options.goal}")
 
 
 if __name__ == "__main__":

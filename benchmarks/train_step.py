@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--texts", type=int, default=cpu().train.batch_texts)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--goal", type=float, default=2.0, help="exit with 1 below this ratio")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -136,6 +138,8 @@ def main() -> None:
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(result, indent=2) + "\n")
+    if result["ratio"] < args.goal:
+        sys.exit(f"the step is {result['ratio']:.2f} times as fast as the naive one, the goal is {args.goal}")
 
 
 if __name__ == "__main__":

@@ -180,3 +180,16 @@ def test_bf16_only_where_it_is_fast(net, monkeypatch):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         DecodeConfig(**settings)
+
+
+def test_the_repeat_penalty_lowers_what_is_said_already(net):
+    vectors = make_vectors(2)
+    tokens = torch.tensor([[7, 7, MASK, 9], [MASK, MASK, MASK, MASK]])
+    at = tokens == MASK
+    plain = dict(predictor(net, vectors, 4)._logits(tokens, at))[0]
+    punished = dict(predictor(net, vectors, 4, replace(GREEDY, repeat_penalty=1.5))._logits(tokens, at))[0]
+    change = plain - punished
+    assert change[0, 7] == pytest.approx(3.0, abs=1e-4)
+    assert change[0, 9] == pytest.approx(1.5, abs=1e-4)
+    assert change[0, 11] == 0
+    assert torch.equal(plain[1:], punished[1:])

@@ -29,7 +29,7 @@ class DecodeConfig:
     """Decides the draws, together with the vector itself; without effect at temperature 0."""
     guidance: float = 1.0
     """Classifier-free guidance scale; anything but 1 costs a second forward pass without the vector."""
-    lengths: int = 3
+    lengths: int = 1
     """How many of the likeliest lengths are decoded; the score chooses among them."""
     length: int | None = None
     """Decode to this number of tokens instead of a predicted one."""
@@ -37,6 +37,8 @@ class DecodeConfig:
     """Keep up to this many different texts: of as many lengths, and variants that are drawn at a temperature."""
     variant_temperature: float = 0.7
     """Temperature of the drawn variants when `temperature` is 0."""
+    repeat_penalty: float = 1.5
+    """Taken from the logit of a token for every time that it stands in the text already."""
     distinct: bool = True
     """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""
     remask_share: float = 0.05
@@ -51,7 +53,7 @@ class DecodeConfig:
     """`revealed`: mean log-probability of the tokens as they were chosen; `pseudo`: as the finished text has them."""
     score_passes: int = 4
     """`pseudo`: forward passes; each hides another part of the text and asks how probable it is."""
-    length_weight: float = 0.1
+    length_weight: float = 0.3
     """Weight of the log-probability of the length in the score."""
     precision: Precision = "fp32"
     """`bf16` needs a machine that is fast with it, `auto` looks. Only fp32 results are independent of the batch."""
@@ -68,6 +70,7 @@ class DecodeConfig:
         _within("variant_temperature", self.variant_temperature, 1e-3, math.inf)
         _within("top_p", self.top_p, 1e-6, 1)
         _within("guidance", self.guidance, 0, math.inf)
+        _within("repeat_penalty", self.repeat_penalty, 0, math.inf)
         _within("remask_share", self.remask_share, 0, 1)
         _within("refine_share", self.refine_share, 0, 1)
         _within("entropy_bound", self.entropy_bound, 0, math.inf)

@@ -148,7 +148,8 @@ def _batch(
     keys = [key_of(vectors[job.row], seed, job.length, job.variant) for job in jobs]
     rows = torch.tensor([job.row for job in jobs])
     guidance = config.guidance or 1.0  # at 0 the condition is "no vector" already
-    return Predictor(net, c[rows], jobs[0].length, keys, Sampling(temperature, config.top_p, guidance))
+    sampling = Sampling(temperature, config.top_p, guidance, config.repeat_penalty)
+    return Predictor(net, c[rows], jobs[0].length, keys, sampling)
 
 
 def _candidates(batch: Predictor, state: State, jobs: list[_Job], config: DecodeConfig) -> list[Candidate]:

@@ -37,6 +37,7 @@ class Sampling:
     temperature: float
     top_p: float
     guidance: float
+    repeat_penalty: float = 0.0
 
 
 class Predictor:
@@ -96,6 +97,7 @@ class Predictor:
         device, guidance = self._c.device, self._sampling.guidance
         tokens, at = tokens[rows].to(device), at[rows].to(device)
         hidden = self._hidden(tokens, self._c[rows], at)
+        said = tokens[at.nonzero()[:, 0]]  # (m, L) for each position asked for, the text it stands in
         free = self._hidden(tokens, None, at) if guidance != 1 else None
         for first in range(0, len(hidden), LOGIT_ROWS):
             logits = self._head(hidden[first : first + LOGIT_ROWS])
@@ -103,6 +105,10 @@ class Predictor:
                 without = self._head(free[first : first + LOGIT_ROWS])
                 guided = without + guidance * (logits - without)
                 logits = guided.masked_fill(logits.isneginf(), -torch.inf)  # -inf - -inf is nan
+            if self._sampling.repeat_penalty:
+                words = said[first : first + len(logits)]
+                taken = torch.full_like(words, -self._sampling.repeat_penalty, dtype=logits.dtype)
+                logits = logits.scatter_add(1, words, taken)
             yield first, logits
 
     def _head(self, hidden: Tensor) -> Tensor:

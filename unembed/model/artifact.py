@@ -66,6 +66,7 @@ def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf1
         (temporary / "config.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
         (temporary / "README.md").write_text(render_card(description))
         for part in ("model.safetensors", "tokenizer.json", "README.md", "config.json"):
+            (temporary / part).chmod(0o644)  # safetensors writes files that only their owner may read
             os.replace(temporary / part, folder / part)
     return folder
 

@@ -1,0 +1,42 @@
+"""The shipped weights: they load offline, are small enough, and give back more of a text than chance does."""
+
+import numpy as np
+
+import unembed
+from unembed.measure.metrics import cosine, token_f1
+
+TEXTS = [
+    "The parcel will arrive on Tuesday morning.",
+    "The patient was treated for a heart attack last year.",
+    "How do I install the latest version of Python?",
+    "The company announced record profits on Wednesday.",
+    "She opened the window and looked at the sea.",
+    "Tom doesn't want to learn French.",
+    "The algorithm finds the shortest path in a graph.",
+    "What is the capital of Australia?",
+]
+
+
+def test_they_recover_words_and_meaning() -> None:
+    inverter, encoder = unembed.load(), unembed.encoder("minilm")
+    vectors = encoder.encode(TEXTS)
+    found = inverter.invert(vectors)
+
+    def score(texts: list[str]) -> float:
+        tokens = [inverter.artifact.tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
+        others = [inverter.artifact.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        return float(np.mean([token_f1(a, b) for a, b in zip(tokens, others, strict=True)]))
+
+    recovered = [one.text for one in found]
+    shuffled = recovered[3:] + recovered[:3]
+    near = cosine(vectors, encoder.encode(recovered))
+    assert score(recovered) > score(shuffled) + 0.15
+    assert near.mean() > cosine(vectors, encoder.encode(shuffled)).mean() + 0.25
+    assert inverter.encoder.fingerprint == encoder.fingerprint
+    assert all("[" not in text for text in recovered)
+
+
+def test_they_fit_the_repository() -> None:
+    files = list(unembed.SHIPPED.iterdir())
+    assert {file.name for file in files} == {"model.safetensors", "config.json", "tokenizer.json", "README.md"}
+    assert sum(file.stat().st_size for file in files) < 64e6

@@ -182,6 +182,7 @@ def test_impossible_settings_are_refused(settings):
         DecodeConfig(**settings)
 
 
+@torch.inference_mode()
 def test_the_repeat_penalty_lowers_what_is_said_already(net):
     vectors = make_vectors(2)
     tokens = torch.tensor([[7, 7, MASK, 9], [MASK, MASK, MASK, MASK]])

@@ -6,6 +6,7 @@ an encoder has manifest.json and 00000.parquet ... with the column vector; row i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -272,6 +273,7 @@ def sweep(folder: Path) -> None:
     """Make the folder if need be, and remove half-written files that a killed run left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in folder.glob(".*.tmp"):
-        # Younger ones may belong to another process that is at work here on other shards.
-        if time.time() - part.stat().st_mtime > 600:
-            part.unlink(missing_ok=True)
+        # Younger ones may belong to another process that is at work here on other shards, and be gone in a moment.
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - part.stat().st_mtime > 600:
+                part.unlink()

@@ -8,7 +8,6 @@ README.md           model card
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -23,6 +22,7 @@ from tokenizers import Tokenizer
 
 from unembed.config import Config, from_dict, to_dict
 from unembed.data.shards import EncoderInfo as EncoderInfo
+from unembed.data.shards import file_sha256 as sha256
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
 from unembed.model.denoiser import Denoiser
@@ -110,12 +110,6 @@ def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: 
             f"this inverter was trained for {mine.spec}, the vectors come from {spec or 'another encoder'} "
             "(the fingerprints differ): choose the inverter of that encoder or train one (unembed train)"
         )
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _hashes(description: dict[str, Any], folder: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ Written beside the old one and moved over it, so a kill at any moment leaves a w
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
+from unembed.data.shards import write_whole
 from unembed.errors import CheckpointError
 from unembed.model.batches import Cursor
 from unembed.model.denoiser import Denoiser
@@ -45,9 +45,8 @@ def save(path: Path, progress: Progress, net: Denoiser, ema: Denoiser, optimizer
                 tensors[f"optimizer{number}.{place}.{key}"] = torch.as_tensor(value)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"progress": json.dumps(asdict(progress))})
-    os.replace(partial, path)
+    metadata = {"progress": json.dumps(asdict(progress))}
+    write_whole(path, lambda part: save_file(tensors, part, metadata=metadata))
 
 
 def read_progress(path: Path) -> Progress:

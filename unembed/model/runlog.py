@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from unembed.config import Config, from_dict, to_dict
+from unembed.data.shards import write_whole
 from unembed.errors import CheckpointError
 from unembed.model.checkpoint import Progress
 
@@ -31,7 +31,8 @@ def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bo
         return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").unlink(missing_ok=True)
-    _write(path, json.dumps({"config": to_dict(config), "dataset": dataset}, indent=2) + "\n")
+    text = json.dumps({"config": to_dict(config), "dataset": dataset}, indent=2) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 class MetricsLog:
@@ -61,10 +62,5 @@ class MetricsLog:
         """Forget what was logged after the checkpoint: those steps will be done again."""
         here = (PHASES.index(progress.phase), progress.step)
         kept = [line for line in self.lines() if (PHASES.index(line["phase"]), line["step"]) <= here]
-        _write(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        write_whole(self.path, lambda part: part.write_text(text, encoding="utf-8"))

@@ -11,6 +11,7 @@ import torch
 
 from tests.model.conftest import small_tokenizer
 from unembed.config import Config, tiny
+from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError
 from unembed.model import artifact
 from unembed.model.artifact import Artifact, EncoderInfo
@@ -121,7 +122,7 @@ def test_a_pickle_is_never_loaded(folder: Path) -> None:
     """A torch.save file under the right name is refused before anything in it runs."""
     torch.save({"a": torch.zeros(1)}, folder / "model.safetensors")
     description = json.loads((folder / "config.json").read_text())
-    description["sha256"]["model.safetensors"] = artifact.sha256(folder / "model.safetensors")
+    description["sha256"]["model.safetensors"] = file_sha256(folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match="does not fit"):
         artifact.load(folder)

@@ -134,7 +134,7 @@ def _language_model(spec: str | None) -> LanguageModel | None:
 def _weights(inverter: str) -> str:
     """sha256 of the weights, if they are in a folder here."""
     import unembed
-    from unembed.model.artifact import sha256
+    from unembed.data.shards import file_sha256
 
     path = (unembed.SHIPPED if inverter == "default" else Path(inverter)) / "model.safetensors"
-    return sha256(path) if path.is_file() else ""
+    return file_sha256(path) if path.is_file() else ""

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from unembed.config import Config, from_dict, to_dict
 from unembed.data.shards import EncoderInfo as EncoderInfo
-from unembed.data.shards import file_sha256 as sha256
+from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
 from unembed.model.denoiser import Denoiser
@@ -61,7 +61,7 @@ def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf1
             "encoder": asdict(artifact.encoder),
             "info": artifact.info,
             "dtype": dtype,
-            "sha256": {part: sha256(temporary / part) for part in ("model.safetensors", "tokenizer.json")},
+            "sha256": {part: file_sha256(temporary / part) for part in ("model.safetensors", "tokenizer.json")},
         }
         (temporary / "config.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
         (temporary / "README.md").write_text(render_card(description))
@@ -78,7 +78,7 @@ def load(location: str | Path) -> Artifact:
     for part, expected in _hashes(description, folder).items():
         if not (folder / part).is_file():
             raise CheckpointError(f"{folder} has no {part}: copy the whole inverter folder again")
-        if sha256(folder / part) != expected:
+        if file_sha256(folder / part) != expected:
             raise CheckpointError(f"{folder / part} is truncated or altered (sha256 differs): copy it again")
     settings = {key: description[key] for key in ("model", "diffusion", "train")}
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unembed.config import Config, from_dict, to_dict
-from unembed.data.shards import write_whole
+from unembed.data.shards import sweep, write_whole
 from unembed.errors import CheckpointError
 from unembed.model.checkpoint import Progress
 
@@ -18,6 +18,7 @@ PHASES = ("bag", "denoise")
 def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bool) -> None:
     """One folder, one run, one configuration, one dataset: refuse to mix, write down what this run is."""
     path = folder / "run.json"
+    sweep(folder)
     if begun and not path.exists():
         raise CheckpointError(f"{folder} has a checkpoint but no run.json that says of what: choose another folder")
     if begun:
@@ -29,7 +30,6 @@ def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bo
         if from_dict(Config, theirs["config"]) != config:
             raise CheckpointError(f"the settings are not those of the run in {folder} (see {path}): use the same")
         return
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").unlink(missing_ok=True)
     text = json.dumps({"config": to_dict(config), "dataset": dataset}, indent=2) + "\n"
     write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))

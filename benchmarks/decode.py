@@ -7,6 +7,10 @@ The reference's way: one vector at a time, a canvas of 32 positions, 32 full pas
 pass. The arms between it and ours add one thing at a time, so that the table shows where the ratio comes from. All
 decode left to right, one token a step, at the likeliest length; the texts are compared token by token. `ratio` is that
 of the fp32 arm; where the CPU is fast in bf16, a last arm shows that too, with the number of texts it changes.
+
+`arithmetic` says what can be had: the GFLOP of a text both ways, the rate each arm reaches, that of a bare matrix
+product, and the ratio if ours ran at that rate (`ceiling`). Nothing is saved from one pass to the next: attention looks
+both ways and t changes, so every hidden state does.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import unembed
 from unembed.config import cpu
 from unembed.decode import DecodeConfig, engine
 from unembed.model.denoiser import Denoiser, parameter_counts
-from unembed.model.precision import fast_bf16
+from unembed.precision import fast_bf16
 
 Vectors = npt.NDArray[np.float32]
 Tokens = tuple[int, ...]
@@ -87,6 +91,45 @@ def timed(work: Callable[[], list[Tokens]], rounds: int) -> tuple[list[Tokens], 
     return found, min(clock), min(cpu_time)
 
 
+def gflop(net: Denoiser, canvas: int, passes: int, *, everywhere: bool) -> float:
+    """Matrix products of one text: `passes` over `canvas` positions, logits and the last MLP everywhere or at one."""
+    model = net.config
+    places, width = canvas + model.prefix_tokens, model.width
+    asked = canvas if everywhere else 1
+    attention = 4 * places * width  # for each position: scores and mixture, two operations each
+    block = 2 * width * (4 * width + 2 * model.ffn)
+    last = 2 * width * 3 * width * places + (block - 2 * width * 3 * width) * (places if everywhere else asked)
+    modulation = 2 * model.layers * width * 6 * width
+    body = places * (block * (model.layers - 1) + attention * model.layers) + last + modulation
+    return passes * (body + asked * 2 * width * model.vocab_size) / 1e9
+
+
+def gemm_rate(net: Denoiser, batch_size: int) -> float:
+    """GFLOPS of a bare matrix product of the size that dominates."""
+    rows, width, ffn = 22 * batch_size, net.config.width, net.config.ffn
+    a, b = torch.randn(rows, width), torch.randn(width, ffn)
+    best = min(timed(lambda: [tuple((a @ b).shape)], 1)[1] for _ in range(10))
+    return 2 * rows * width * ffn / best / 1e9
+
+
+def arithmetic(net: Denoiser, lengths: list[int], arms: dict[str, Any], batch_size: int) -> dict[str, float]:
+    """What the ratio is made of: less to compute, and computed faster."""
+    longest = net.config.max_tokens
+    before = gflop(net, longest, longest, everywhere=True)
+    ours = float(np.mean([gflop(net, length, length, everywhere=False) for length in lengths]))
+    rate = gemm_rate(net, batch_size)
+    reached = {name: cost * arms[name]["per_second"] for name, cost in (("reference", before), ("+ batches", ours))}
+    return {
+        "gflop_reference": round(before, 2),
+        "gflop_ours": round(ours, 2),
+        "less_work": round(before / ours, 2),
+        "gflops_reference": round(reached["reference"], 1),
+        "gflops_ours": round(reached["+ batches"], 1),
+        "gflops_bare_product": round(rate, 1),
+        "ceiling": round(before / ours * rate / reached["reference"], 1),
+    }
+
+
 def measure(net: Denoiser, vectors: Vectors, singles: int, rounds: int, batch_size: int) -> dict[str, Any]:
     """Vectors per second of each arm, and how many texts differ from the reference's."""
     few = vectors[:singles]
@@ -124,8 +167,13 @@ def measure(net: Denoiser, vectors: Vectors, singles: int, rounds: int, batch_si
         share = result["vectors"] / base["vectors"]
         result["ratio"] = round(share * base["seconds"] / result["seconds"], 2)
         result["cpu_ratio"] = round(share * base["cpu_seconds"] / result["cpu_seconds"], 2)  # for a busy machine
-    mean_length = float(np.mean([len(tokens) for tokens in found]))
-    return {"mean_length": round(mean_length, 2), "ratio": results["+ batches"]["ratio"], "arms": results}
+    lengths = [len(tokens) for tokens in found]
+    return {
+        "mean_length": round(float(np.mean(lengths)), 2),
+        "ratio": results["+ batches"]["ratio"],
+        "arithmetic": arithmetic(net, lengths, results, batch_size),
+        "arms": results,
+    }
 
 
 def main() -> None:
@@ -134,7 +182,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="file for the JSON; standard output without")
     parser.add_argument("--inverter", help="folder; the shipped one, or random weights, without")
     parser.add_argument("--vectors", type=Path, help=".npy (n, d); random unit vectors without")
-    parser.add_argument("--count", type=int, default=512, help="vectors in the batched arm")
+    parser.add_argument("--count", type=int, default=1024, help="vectors in the batched arm")
     parser.add_argument("--singles", type=int, default=16, help="vectors in the arms that take one at a time")
     parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts")
     parser.add_argument("--batch-size", type=int, default=engine.BATCH)

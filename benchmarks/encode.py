@@ -4,8 +4,11 @@
     python benchmarks/encode.py --texts 2000 --rounds 2 --memory 10000 100000
 
 Speed: the same texts, in turn through `write_vectors` and through a bare loop over length-sorted batches that keeps
-its result in memory; the ratio is that of the best rounds. Memory: peak resident size of a fresh process that runs the
-tokens stage and the vectors stage (with an encoder that costs nothing) over so many made-up sentences.
+its result in memory; the ratio is that of the best rounds. The encoder is MiniLM.
+
+Memory: peak resident size of a fresh process that runs both stages over so many made-up sentences. What the pipeline
+itself holds is the same with every encoder, so the encoder here is a model2vec table made on the spot (real texts
+in, real vectors out, 384 dimensions): a million texts then take minutes and not hours.
 """
 
 from __future__ import annotations
@@ -22,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from unembed.data.dataset import Dataset
 from unembed.data.encoders import Encoder, load
-from unembed.data.shards import file_sha256
+from unembed.data.shards import file_sha256, load_tokenizer
 from unembed.data.tokens import default_tokenizer, write_tokens
 from unembed.data.vectors import write_vectors
 
@@ -42,26 +44,29 @@ def sentences(count: int, folder: Path) -> Path:
     path, rng = folder / "made_up.txt", np.random.default_rng(0)
     with path.open("w") as file:
         for start in range(0, count, 10_000):
+            drawn = rng.integers(0, len(WORDS), (10_000, 25)).tolist()
+            lengths = rng.integers(5, 25, 10_000).tolist()
             for number in range(start, min(start + 10_000, count)):
-                words = [WORDS[i] for i in rng.integers(0, len(WORDS), rng.integers(5, 25))]
+                words = [WORDS[i] for i in drawn[number - start][: lengths[number - start]]]
                 file.write(f"{' '.join(words)} {number}.\n")
     return path
 
 
-# Smaller than the smallest run, so that every run holds a full shard: it is the growth beyond that which counts.
 RATIO_WANTED = 0.9
-BYTES_WANTED = 64  # 16 of them are the hash table of the dedupe, at its fullest
+GROWTH_WANTED = 0.1  # of the peak of the smallest run: what allocators take and keep varies by a few per cent
+# Smaller than the smallest run, so that every run holds a full shard: it is the growth beyond that which counts.
 MEMORY_SHARD = 8192
+MEMORY_ENCODER = "model2vec table of random token vectors, 384 dimensions, made on the spot"
 
 
-class Free:
-    """An encoder whose vectors cost next to nothing."""
+def static_encoder(folder: Path) -> Encoder:
+    """A cheap real encoder: a static model with a random vector for each token."""
+    from model2vec import StaticModel
 
-    name, dim, normalized, fingerprint = "free", 384, True, ""
-
-    def encode(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """The same unit vector for every text."""
-        return np.full((len(texts), self.dim), self.dim**-0.5, dtype=np.float32)
+    tokenizer = load_tokenizer(default_tokenizer())
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 384)).astype(np.float32)
+    StaticModel(vectors, tokenizer, config={"normalize": True}, normalize=True).save_pretrained(folder)
+    return load(f"model2vec:{folder}")
 
 
 Seconds = tuple[float, float]
@@ -137,12 +142,17 @@ def one_memory_run(count: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         path = sentences(count, Path(place))
         folder = Path(place) / "corpus"
+        began = time.monotonic()
         for _ in write_tokens([path], folder, default_tokenizer(), shard_size=MEMORY_SHARD):
             pass
-        tokens = peak_mb()
-        done = list(write_vectors(folder, Free()))[-1].done
-        both = peak_mb()
-    print(json.dumps({"texts": done, "tokens_peak_mb": tokens, "both_peak_mb": both}))
+        tokens, tokens_seconds = peak_mb(), time.monotonic() - began
+        encoder = static_encoder(Path(place) / "static")
+        began, done = time.monotonic(), 0
+        for step in write_vectors(folder, encoder):
+            done = step.done
+        both, vectors_seconds = peak_mb(), time.monotonic() - began
+    run = {"texts": done, "tokens_peak_mb": tokens, "both_peak_mb": both}
+    print(json.dumps({**run, "tokens_seconds": tokens_seconds, "vectors_seconds": vectors_seconds}))
 
 
 def measure_memory(counts: list[int]) -> dict[str, object]:
@@ -151,10 +161,17 @@ def measure_memory(counts: list[int]) -> dict[str, object]:
         command = [sys.executable, __file__, "--one-memory-run", str(count)]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         runs.append(json.loads(out))
-    growth = runs[-1]["both_peak_mb"] - runs[0]["both_peak_mb"]
-    more = max(runs[-1]["texts"] - runs[0]["texts"], 1)
-    per_text = growth * 2**20 / more
-    return {"shard_size": MEMORY_SHARD, "runs": runs, "growth_mb": growth, "growth_bytes_per_text": per_text}
+    first, last = runs[0], runs[-1]
+    growth = last["both_peak_mb"] - first["both_peak_mb"]
+    return {
+        "encoder": MEMORY_ENCODER,
+        "shard_size": MEMORY_SHARD,
+        "runs": runs,
+        "growth_mb": growth,
+        "growth_bytes_per_text": growth * 2**20 / max(last["texts"] - first["texts"], 1),
+        "growth_share": growth / first["both_peak_mb"],
+        "growth_share_wanted": GROWTH_WANTED,
+    }
 
 
 def main() -> None:
@@ -163,7 +180,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 1_000_000])
+    parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--one-memory-run", type=int, help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--goal", type=float, default=RATIO_WANTED, help="exit with 1 below this ratio")
@@ -192,8 +209,11 @@ def goals_missed(result: dict[str, Any], ratio: float) -> list[str]:
     missed = []
     if "speed" in result and result["speed"]["ratio"] < ratio:
         missed.append(f"encoding runs at {result['speed']['ratio']:.2f} of a bare loop, the goal is {ratio}")
-    if "memory" in result and result["memory"]["growth_bytes_per_text"] > BYTES_WANTED:
-        missed.append(f"memory grows by {result['memory']['growth_bytes_per_text']:.0f} bytes a text: not flat")
+    if "memory" in result and result["memory"]["growth_share"] > GROWTH_WANTED:
+        grown = result["memory"]["growth_share"]
+        missed.append(
+            f"memory grows by {grown:.0%} from the smallest run to the largest, the goal is {GROWTH_WANTED:.0%}"
+        )
     return missed
 
 

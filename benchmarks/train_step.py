@@ -28,7 +28,7 @@ from unembed.config import cpu
 from unembed.model import batches, objective, optim
 from unembed.model.denoiser import Block, Denoiser
 from unembed.model.objective import Batch, Noise
-from unembed.model.precision import autocast, fast_bf16
+from unembed.precision import autocast, fast_bf16
 
 CANVAS = 32
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = {
     "train_step": ["--texts", "40", "--repeats", "1", "--goal", "1.2"],
     "decode": ["--count", "64", "--singles", "2", "--rounds", "1", "--goal", "2"],
-    "encode": ["--texts", "300", "--rounds", "1", "--memory", "--goal", "0.4"],
+    "encode": ["--texts", "300", "--rounds", "1", "--memory", "9000", "27000", "--goal", "0.4"],
 }
 
 
@@ -23,6 +23,9 @@ def test_it_runs_and_reaches_a_low_bar(name: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
+    if name == "encode":
+        assert [run["texts"] for run in result["memory"]["runs"]] == [9000, 27000]
+        assert result["memory"]["growth_share"] <= result["memory"]["growth_share_wanted"]
     if name == "decode":
         assert all(arm["texts_that_differ"] == 0 for arm in result["arms"].values())
 

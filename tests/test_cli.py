@@ -163,6 +163,8 @@ def test_version(capsys):
         (["invert", "some text", "-o", "out.jsonl"], "-o is for a file"),
         (["invert", "some text", "--steps", "0"], "steps is 0"),
         (["invert", "some text", "--strategy", "magic"], "sequential"),
+        (["invert", "some text", "--device", "gpu"], "auto, cpu, cuda or mps"),
+        (["invert", "some text", "--device", "cuda:99"], "use auto or cpu"),
         (["invert", "some text", "--inverter", "no/such/folder"], "no/such/folder"),
         (["evaluate", "no/such/folder", "data", "-o", "r.json"], "no/such/folder"),
         (["evaluate", "x", "data", "-o", "r.json", "-n", "0"], "-n is 0"),

@@ -44,7 +44,7 @@ def test_overrides_are_typed() -> None:
         ("model.mask_id=99999", "outside the vocabulary"),
         ("train.validate_every=0", "at least 1"),
         ("train.batch_texts=-3", "at least 1"),
-        ("train.lr=nan", "at least 0"),
+        ("train.lr=nan", "not a float"),
         ("diffusion.schedule=log_linear", "use masking=bernoulli"),
     ],
 )

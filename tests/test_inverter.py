@@ -3,6 +3,8 @@
 import logging
 import subprocess
 import sys
+from dataclasses import fields
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import unembed
 from tests.decode.conftest import DIM, MAX_TOKENS, make_inverter, make_vectors, same
 from unembed import DecodeConfig, Inversion, Inverter, Step
 from unembed.decode import strategies
+from unembed.decode.config import DecodeSettings
 from unembed.errors import CheckpointError, ConfigError, DataError
 
 
@@ -44,6 +47,11 @@ def test_keywords_replace_single_settings(inverter):
         inverter.invert(vectors, strategy="magic")
     with pytest.raises(TypeError):
         inverter.invert(vectors, stepz=5)
+
+
+def test_the_keywords_are_the_fields_of_the_settings():
+    assert get_type_hints(DecodeSettings) == get_type_hints(DecodeConfig)
+    assert list(DecodeSettings.__annotations__) == [field.name for field in fields(DecodeConfig)]
 
 
 def test_alternatives_are_sorted_and_differ(inverter):
@@ -79,7 +87,7 @@ def test_a_step_shows_what_is_masked(inverter):
     assert first.confidence[1:] == (0.0, 0.0, 0.0)
     assert first.text.endswith("_ _ _")
     assert first.passes == 1
-    with pytest.raises(DataError, match="stream takes one vector, got 2"):
+    with pytest.raises(DataError, match="one vector is wanted, got 2"):
         inverter.stream(make_vectors(2))
 
 
@@ -101,7 +109,10 @@ def test_save_load_and_the_same_texts(inverter, tmp_path):
     inverter.save_pretrained(tmp_path / "saved", dtype="fp32")
     again = Inverter.from_pretrained(tmp_path / "saved")
     assert again.invert(make_vectors(4)) == inverter.invert(make_vectors(4))
-    assert unembed.load(str(tmp_path / "saved")).encoder == inverter.encoder
+    loaded = unembed.load(str(tmp_path / "saved"), device="auto")
+    assert loaded.encoder == inverter.encoder
+    assert loaded.to("cpu") is loaded
+    assert loaded.device.type == "cpu"
     with pytest.raises(CheckpointError, match="no inverter folder"):
         unembed.load(tmp_path / "other")
 

@@ -35,13 +35,16 @@ _HOMES = {
 }
 
 
-def load(location: str | Path | None = None) -> Inverter:
-    """Load an inverter from a folder or hub id; without one, the shipped inverter for all-MiniLM-L6-v2."""
+def load(location: str | Path | None = None, *, device: str = "cpu") -> Inverter:
+    """Load an inverter from a folder or hub id; without one, the shipped inverter for all-MiniLM-L6-v2.
+
+    `device` is `cpu`, `cuda`, `mps`, or `auto` for the fastest there is.
+    """
     from unembed.inverter import Inverter
 
     if location is None and not (SHIPPED / "config.json").is_file():
         raise CheckpointError(f"no weights are shipped at {SHIPPED}: give the folder of an inverter, or install again")
-    return Inverter.from_pretrained(SHIPPED if location is None else location)
+    return Inverter.from_pretrained(SHIPPED if location is None else location, device=device)
 
 
 def encoder(spec: str) -> Encoder:

@@ -7,11 +7,11 @@ of `cpu()` from the paper is a named field here, so that each can be switched of
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from unembed.errors import ConfigError
+from unembed.typed import build, suggest
 
 ScheduleName = Literal["log_linear", "linear", "paper"]
 
@@ -46,6 +46,8 @@ class ModelConfig:
     """Depthwise convolutions over neighbouring positions, width 5 before attention and 3 before the MLP."""
     bag_of_words: bool = False
     """A path vector -> MLP -> vocabulary, added to every position's logits."""
+    shortcuts: bool = False
+    """Linear paths around the two MLPs that the vector goes through: the conditioner and the bag of words."""
     account: bool = False
     """The condition also sees the mean of the visible tokens: what has been said already."""
     vector_norm: float = 1.0
@@ -149,13 +151,13 @@ def cpu() -> Config:
     return Config(
         ModelConfig(
             layers=6, width=384, heads=12, ffn=1536, dropout=0.0, norm="post", init="encoder",
-            freeze_embeddings=False, prefix_tokens=2, conv=False, bag_of_words=True, account=True,
+            freeze_embeddings=False, prefix_tokens=2, conv=False, bag_of_words=True, shortcuts=True, account=True,
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
-            steps=20_000, batch_texts=320, accumulate=5, bag_steps=2000, bag_batch_texts=512, optimizer="muon",
-            lr=5e-4, muon_lr=1e-3, embedding_lr_scale=0.3, warmup_steps=50, decay="wsd", ema=0.998,
-            sampled_softmax=4096, validate_every=250, save_every=50,
+            steps=20_000, batch_texts=128, accumulate=2, bag_steps=1500, bag_batch_texts=512, optimizer="adamw",
+            lr=4e-4, embedding_lr_scale=0.3, warmup_steps=40, decay="wsd", ema=0.998, sampled_softmax=4096,
+            validate_every=500, save_every=100,
         ),
     )  # fmt: skip
 
@@ -165,7 +167,7 @@ def tiny() -> Config:
     return Config(
         ModelConfig(
             layers=2, width=48, heads=4, ffn=96, dropout=0.0, norm="post", max_tokens=16,
-            freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, account=True,
+            freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, shortcuts=True, account=True,
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
@@ -195,16 +197,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(kind: type[T], values: dict[str, Any], where: str = "config") -> T:
     """Rebuild a config dataclass; unknown keys and values of the wrong type are errors."""
-    hints = get_type_hints(kind)
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a group of settings")
-    for key in values:
-        if key not in hints:
-            raise ConfigError(f"{where} has no setting {key!r}{_suggest(key, hints)}")
-    required = {f.name for f in dataclasses.fields(kind) if _has_no_default(f)}  # type: ignore[arg-type]
-    if missing := required - values.keys():
-        raise ConfigError(f"{where} has no {', '.join(sorted(missing))}")
-    return kind(**{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+    return build(kind, values, where, ConfigError)
 
 
 def override(config: Config, settings: list[str]) -> Config:
@@ -216,41 +209,23 @@ def override(config: Config, settings: list[str]) -> Config:
         if not equals or not dot:
             raise ConfigError(f"cannot read {setting!r}: write section.field=value, such as train.steps=500")
         if section not in values:
-            raise ConfigError(f"no section {section!r}{_suggest(section, values)}")
-        values[section][name] = text
+            raise ConfigError(f"no section {section!r}{suggest(section, values)}")
+        kinds = get_type_hints(type(getattr(config, section)))
+        values[section][name] = _parse(kinds.get(name), text, path)
     return from_dict(Config, values)
 
 
-def _typed(kind: Any, value: Any, where: str) -> Any:
-    """Check a value against its annotation; strings (from a command line) are converted."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return from_dict(kind, value, where)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(map(str, get_args(kind)))}")
-        return value
+def _parse(kind: Any, text: str, where: str) -> Any:
+    """A value as it stands on a command line."""
     try:
-        if kind is bool and isinstance(value, str):
-            return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
-        if isinstance(value, str) or (kind is float and type(value) is int):
-            return kind(value)
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        return kind(text) if kind in (int, float) else text
     except (ValueError, KeyError):
-        raise ConfigError(f"{where} is {value!r}, not a {kind.__name__}") from None
-    if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r}, not a {kind.__name__}")
-    return value
-
-
-def _has_no_default(field_: dataclasses.Field[Any]) -> bool:
-    return field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
+        raise ConfigError(f"{where} is {text!r}, not a {kind.__name__}") from None
 
 
 def _at_least(section: str, config: object, low: int, *names: str) -> None:
     for name in names:
         if not getattr(config, name) >= low:
             raise ConfigError(f"{section}.{name} is {getattr(config, name)!r}: it must be at least {low}")
-
-
-def _suggest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

@@ -12,22 +12,26 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import numpy as np
 
 from unembed.data.text import decode as text_of
 from unembed.decode import DecodeConfig, Inversion, Step, engine
+from unembed.decode import device as devices
 from unembed.decode.bulk import Progress, invert_rows
-from unembed.decode.vectors import Source, VectorReader
+from unembed.decode.config import DecodeSettings
+from unembed.decode.pool import Pool
+from unembed.decode.vectors import CHUNK, Source, VectorReader
 from unembed.errors import CheckpointError, DataError
 from unembed.model import artifact as disk
 from unembed.model.artifact import Artifact, EncoderInfo
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
-    from unembed.decode.engine import Candidate
+    from unembed.decode.plan import Candidate
     from unembed.decode.strategies.base import State
 
 log = logging.getLogger(__name__)
@@ -40,9 +44,20 @@ class Inverter:
         self.artifact = artifact
 
     @classmethod
-    def from_pretrained(cls, location: str | Path) -> Inverter:
-        """Load from a folder or a hub id `owner/name`."""
-        return cls(disk.load(location))
+    def from_pretrained(cls, location: str | Path, *, device: str | torch.device = "cpu") -> Inverter:
+        """Load from a folder or a hub id `owner/name`, onto a device: `cpu`, `cuda`, `mps` or `auto`."""
+        found = devices.find(device)  # before the weights are read
+        return cls(disk.load(location)).to(found)
+
+    def to(self, device: str | torch.device) -> Inverter:
+        """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
+        self.artifact.net.to(devices.find(device))
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network runs."""
+        return self.artifact.net.bias.device
 
     def save_pretrained(self, folder: str | Path, *, dtype: Literal["bf16", "fp32"] = "bf16") -> Path:
         """Write the inverter folder: weights, config, tokenizer, model card."""
@@ -92,35 +107,19 @@ class Inverter:
         vectors: Source,
         config: DecodeConfig | None = None,
         *,
-        strategy: str | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        guidance: float | None = None,
-        n_best: int | None = None,
-        lengths: int | None = None,
-        length: int | None = None,
         batch_size: int = engine.BATCH,
+        **settings: Unpack[DecodeSettings],
     ) -> list[Inversion]:
         """Recover the text of every vector, in order.
 
         Args:
             vectors: an array (n, d) or one vector (d,), a list, a tensor, or the path of a file of vectors.
-            config: all settings; the keywords below replace single ones.
-            strategy: `DecodeConfig.strategy`, and so on for the keywords that follow.
-            steps: the most denoising steps.
-            temperature: 0 takes the most probable token.
-            top_p: draw from the most probable tokens with this share.
-            seed: decides the draws.
-            guidance: scale of classifier-free guidance.
-            n_best: keep up to so many different texts.
-            lengths: how many of the likeliest lengths to decode.
-            length: decode to exactly this number of tokens.
+            config: all settings of decoding.
             batch_size: texts in one forward pass; of no influence on the result.
+            settings: replace single fields of `config`, such as `strategy="sequential", steps=32`.
         """
-        config = _override(config, strategy, steps, temperature, top_p, seed, guidance, n_best, lengths, length)
-        reader = self.reader(vectors)
+        config = replace(config or DecodeConfig(), **settings)
+        reader = self.reader(vectors, chunk=engine.GROUP)
         found: list[Inversion] = []
         for chunk in reader:
             found.extend(self._invert(chunk.vectors, config, batch_size))
@@ -129,30 +128,19 @@ class Inverter:
         return found
 
     def stream(
-        self,
-        vector: Source,
-        config: DecodeConfig | None = None,
-        *,
-        strategy: str | None = None,
-        steps: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        guidance: float | None = None,
-        length: int | None = None,
+        self, vector: Source, config: DecodeConfig | None = None, **settings: Unpack[DecodeSettings]
     ) -> Iterator[Step]:
         """Yield every denoising step of one vector at its likeliest length; the last step holds the `Inversion`.
 
         That is what `invert` gives for the same settings with `lengths=1` and `n_best=1`.
         """
-        config = _override(config, strategy, steps, temperature, top_p, seed, guidance, None, None, length)
-        reader = self.reader(vector)
-        rows = [row for chunk in reader for row in chunk.vectors]
-        if len(rows) != 1:
-            raise DataError(f"stream takes one vector, got {len(rows)}: use invert for many")
-        for note in reader.notes:
-            log.warning(note)
-        return (self._step(state, result) for state, result in engine.stream(self.artifact.net, rows[0], config))
+        config = replace(config or DecodeConfig(), **settings)
+        row = self._one(vector)
+        return (self._step(state, result) for state, result in engine.stream(self.artifact.net, row, config))
+
+    def pool(self, capacity: int = 32) -> Pool:
+        """Decode up to `capacity` texts that come and go, all in shared forward passes (see `decode.pool`)."""
+        return Pool(self.artifact.net, capacity, self._one, self._step)
 
     def invert_file(
         self,
@@ -181,9 +169,9 @@ class Inverter:
             overwrite=overwrite,
         )
 
-    def reader(self, source: Source, *, column: str | None = None) -> VectorReader:
-        """Vectors of this inverter's encoder from any source, checked."""
-        return VectorReader(source, dim=self.dim, normalized=self.encoder.normalized, column=column)
+    def reader(self, source: Source, *, column: str | None = None, chunk: int = CHUNK) -> VectorReader:
+        """Vectors of this inverter's encoder from any source, checked, so many at a time."""
+        return VectorReader(source, dim=self.dim, normalized=self.encoder.normalized, column=column, chunk=chunk)
 
     def _invert(self, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int) -> list[Inversion]:
         ranked = list(engine.decode(self.artifact.net, vectors, config, batch_size=batch_size))
@@ -191,8 +179,18 @@ class Inverter:
         inversions = []
         for candidates in ranked:
             best, *others = [_inversion(next(texts), candidate) for candidate in candidates]
-            inversions.append(replace(best, alternatives=tuple(others)))
+            inversions.append(replace(best, alternatives=tuple(others)) if others else best)
         return inversions
+
+    def _one(self, vector: Source) -> NDArray[np.float32]:
+        """One checked vector, (d,)."""
+        reader = self.reader(vector)
+        rows: list[NDArray[np.float32]] = [row for chunk in reader for row in chunk.vectors]
+        if len(rows) != 1:
+            raise DataError(f"one vector is wanted, got {len(rows)}: use invert for many")
+        for note in reader.notes:
+            log.warning(note)
+        return rows[0]
 
     def _step(self, state: State, result: Candidate | None) -> Step:
         mask_id, tokenizer = self.artifact.net.config.mask_id, self.artifact.tokenizer
@@ -222,30 +220,3 @@ class Inverter:
 
 def _inversion(text: str, found: Candidate) -> Inversion:
     return Inversion(text, found.tokens, found.confidence, found.score, found.steps, found.passes)
-
-
-def _override(
-    config: DecodeConfig | None,
-    strategy: str | None,
-    steps: int | None,
-    temperature: float | None,
-    top_p: float | None,
-    seed: int | None,
-    guidance: float | None,
-    n_best: int | None,
-    lengths: int | None,
-    length: int | None,
-) -> DecodeConfig:
-    config = config or DecodeConfig()
-    return replace(
-        config,
-        strategy=config.strategy if strategy is None else strategy,
-        steps=config.steps if steps is None else steps,
-        temperature=config.temperature if temperature is None else temperature,
-        top_p=config.top_p if top_p is None else top_p,
-        seed=config.seed if seed is None else seed,
-        guidance=config.guidance if guidance is None else guidance,
-        n_best=config.n_best if n_best is None else n_best,
-        lengths=config.lengths if lengths is None else lengths,
-        length=config.length if length is None else length,
-    )

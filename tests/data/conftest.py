@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from unembed.data import shards as disk
 from unembed.data.shards import Progress, load_tokenizer
 from unembed.data.tokens import default_tokenizer
 
@@ -55,6 +57,28 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix != ".tmp"
     }
+
+
+class Crash(BaseException):
+    """What a kill looks like from inside."""
+
+
+@contextmanager
+def crash_after(writes: int) -> Iterator[None]:
+    """Let so many files be written in the block; the next one is a crash, which the block must meet."""
+    real = disk.write_whole
+
+    def failing(path: Path, write: Callable[[Path], object]) -> None:
+        nonlocal writes
+        writes -= 1
+        if writes < 0:
+            raise Crash
+        real(path, write)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "write_whole", failing)
+        with pytest.raises(Crash):
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ JINA_PROMPTS = {
     "text-matching": "",
 }
 # Like jina-embeddings-v3's: an old-style module that takes a task in its forward and adds that task's low-rank change.
-JINA_CODE = '''
+JINA_CODE = """
 from pathlib import Path
 import torch
 from safetensors.torch import load_file
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
     @staticmethod
     def load(input_path):
         return Transformer(input_path)
-'''
+"""
 
 
 def word_tokenizer(template: str) -> Tokenizer:

@@ -72,6 +72,14 @@ def test_samples_are_uniform(folder):
     assert sum(count == 0 for count in hits.values()) < 30
 
 
+def test_all_is_every_split(folder):
+    data = Dataset(folder)
+    assert data.count("all") == 400
+    drawn = data.sample("all", 400, seed=0)
+    assert len(set(drawn.texts)) == 400
+    assert {split_of(text_hash(text)) for text in drawn.texts} == {split for split in SPLITS if data.count(split)}
+
+
 def test_token_counts_are_of_the_training_split(folder):
     data = Dataset(folder)
     rows = [row for index in range(data.shards) for row in data.shard(index, "train")[0]]

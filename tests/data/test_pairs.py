@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.conftest import HashEncoder, contents, finish, sentence
+from tests.data.conftest import HashEncoder, contents, crash_after, finish, sentence
 from unembed.data import pairs as module
-from unembed.data import shards as disk
 from unembed.data.dataset import Dataset
 from unembed.data.pairs import write_pairs
 from unembed.data.vectors import write_vectors
@@ -175,10 +174,6 @@ def test_broken_files(tmp_path, tokenizer):
         finish(write_pairs([save(tmp_path / "p.jsonl")], tmp_path / "y", tokenizer, "ours", vector_column="emb"))
 
 
-class Crash(BaseException):
-    """What a kill looks like from inside."""
-
-
 @pytest.mark.parametrize("name", ["p.parquet", "p.jsonl", "p.txt"])
 def test_a_crash_at_any_write_leaves_a_state_to_go_on_from(tmp_path, tokenizer, monkeypatch, name):
     monkeypatch.setattr(module, "BATCH", 7)
@@ -191,21 +186,10 @@ def test_a_crash_at_any_write_leaves_a_state_to_go_on_from(tmp_path, tokenizer, 
         return finish(write_pairs([path], out, tokenizer, "ours", shard_size=6, skip_bad=True))
 
     whole_run = run(tmp_path / "whole")
-    whole, real = contents(tmp_path / "whole"), disk.write_whole
+    whole = contents(tmp_path / "whole")
     for survive in range(0, 24, 3):
-        left = survive
-
-        def failing(path, write):
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Crash
-            real(path, write)
-
-        monkeypatch.setattr(disk, "write_whole", failing)
-        with pytest.raises(Crash):
+        with crash_after(survive):
             run(tmp_path / str(survive))
-        monkeypatch.setattr(disk, "write_whole", real)
         again = run(tmp_path / str(survive))
         assert contents(tmp_path / str(survive)) == whole
         assert again.left_out == whole_run.left_out

@@ -25,6 +25,7 @@ def test_in_split_is_split_of_for_many(hashes):
     array = np.array(hashes, dtype=np.uint64)
     for split in SPLITS:
         assert in_split(array, split).tolist() == [split_of(value) == split for value in hashes]
+    assert in_split(array, "all").all()
 
 
 def test_the_hash_is_the_same_for_ever():

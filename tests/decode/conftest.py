@@ -1,5 +1,7 @@
 """A small real inverter with random weights: it knows nothing, but every path of the network speaks."""
 
+from collections.abc import Generator
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models
 
 from unembed.config import Config, ModelConfig
 from unembed.decode import Inversion
-from unembed.decode.engine import Candidate
+from unembed.decode.plan import Candidate
+from unembed.decode.predict import answer
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.denoiser import Denoiser
@@ -40,6 +43,16 @@ def same(found: Candidate | Inversion, expected: Candidate | Inversion) -> bool:
     """The same text; numbers may differ in bits that no decision depends on."""
     numbers = [(*found.confidence, found.score), (*expected.confidence, expected.score)]
     return found.tokens == expected.tokens and np.allclose(*numbers, rtol=0, atol=1e-5)
+
+
+def result_of(asking: Generator, net: Denoiser | None = None) -> object:
+    """Run what asks the network to its end, with a pass of its own for each ask."""
+    found = None
+    try:
+        while True:
+            found = answer(net, [next(asking) if found is None else asking.send(found)])[0]
+    except StopIteration as end:
+        return end.value
 
 
 def make_tokenizer() -> Tokenizer:

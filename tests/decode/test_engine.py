@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.conftest import MASK, MAX_TOKENS, make_net, make_vectors
+from tests.decode.conftest import MASK, MAX_TOKENS, make_net, make_vectors, result_of
 from unembed.decode import DecodeConfig, engine
-from unembed.decode.predict import Predictor, Sampling, key_of, pad_rows
+from unembed.decode.predict import Ask, Sampling, answer, pad_rows
 from unembed.decode.score import pseudo_log_likelihood
+from unembed.decode.texts import Texts, key_of
 from unembed.errors import ConfigError
 
 GREEDY = Sampling(0.0, 1.0, 1.0)
 
 
-def predictor(net, vectors, length, sampling=GREEDY):
+def texts_of(net, vectors, length, sampling=GREEDY):
     with torch.inference_mode():
         c = net.eval().condition(torch.from_numpy(vectors))
-    return Predictor(net, c, length, [key_of(v, 0) for v in vectors], sampling)
+    return Texts(c, length, [key_of(v, i) for i, v in enumerate(vectors)], sampling, MASK)
 
 
 @torch.inference_mode()
@@ -38,9 +39,9 @@ def test_predictions_are_those_of_a_full_pass(net, guidance):
     at = torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) < 0.4
     at[2] = False
     tokens[at] = MASK
-    batch = predictor(net, vectors, 7, replace(GREEDY, guidance=guidance))
+    batch = texts_of(net, vectors, 7, replace(GREEDY, guidance=guidance))
     with torch.inference_mode():
-        found = batch.predict(tokens, at, entropy=True)
+        found = result_of(batch.predict(tokens, at, entropy=True), net)
     p = plain_logits(net, vectors, tokens, guidance).softmax(-1)
     assert torch.equal(found.tokens[at], p.argmax(-1)[at])
     assert torch.allclose(found.confidence[at], p.max(-1).values[at], atol=1e-5)
@@ -52,14 +53,14 @@ def test_predictions_are_those_of_a_full_pass(net, guidance):
 def test_rows_without_work_are_not_computed(net):
     seen = []
     hook = net.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    batch = predictor(net, make_vectors(40), 3)
+    batch = texts_of(net, make_vectors(40), 3)
     tokens = torch.full((40, 3), MASK)
     at = torch.zeros(40, 3, dtype=torch.bool)
     at[:8, 1] = True
     try:
         with torch.inference_mode():
-            batch.predict(tokens, at)
-            batch.predict(tokens, torch.zeros_like(at))
+            result_of(batch.predict(tokens, at), net)
+            result_of(batch.predict(tokens, torch.zeros_like(at)), net)
     finally:
         hook.remove()
     assert seen == [8]
@@ -67,15 +68,12 @@ def test_rows_without_work_are_not_computed(net):
 
 def test_draws_follow_the_tempered_distribution_within_top_p(net):
     vectors = np.repeat(make_vectors(1), 4000, axis=0)
-    with torch.inference_mode():
-        c = net.eval().condition(torch.from_numpy(vectors))
-    keys = [key_of(v, i) for i, v in enumerate(vectors)]
     tokens = torch.full((4000, 1), MASK)
     expected = (plain_logits(net, vectors[:1], tokens[:1])[0, 0] / 1.5).softmax(-1)
     for top_p in (1.0, 0.6):
-        batch = Predictor(net, c, 1, keys, Sampling(1.5, top_p, 1.0))
+        batch = texts_of(net, vectors, 1, Sampling(1.5, top_p, 1.0))
         with torch.inference_mode():
-            drawn = batch.predict(tokens, torch.ones_like(tokens, dtype=torch.bool)).tokens[:, 0]
+            drawn = result_of(batch.predict(tokens, torch.ones_like(tokens, dtype=torch.bool)), net).tokens[:, 0]
         order = expected.argsort(descending=True)
         kept = order[: int((expected[order].cumsum(0) < top_p).sum()) + 1]
         target = torch.zeros_like(expected)
@@ -133,9 +131,9 @@ def test_the_score_is_the_mean_log_probability_and_the_weighted_length(net):
 def test_the_pseudo_likelihood_hides_every_token_once(net):
     vectors = make_vectors(2)
     tokens = torch.randint(5, 60, (2, 6), generator=torch.Generator().manual_seed(0))
-    batch = predictor(net, vectors, 6)
+    batch = texts_of(net, vectors, 6)
     with torch.inference_mode():
-        found = pseudo_log_likelihood(batch, tokens, 99)
+        found = result_of(pseudo_log_likelihood(batch, tokens, 99), net)
     for place in range(6):
         hidden = tokens.clone()
         hidden[:, place] = MASK
@@ -184,13 +182,47 @@ def test_impossible_settings_are_refused(settings):
 
 @torch.inference_mode()
 def test_the_repeat_penalty_lowers_what_is_said_already(net):
-    vectors = make_vectors(2)
-    tokens = torch.tensor([[7, 7, MASK, 9], [MASK, MASK, MASK, MASK]])
+    """Judged by the log-probabilities of given tokens: 7 stands twice in the text, 9 once, 11 not at all."""
+    tokens = torch.tensor([[7, 7, MASK, 9]]).repeat(3, 1)
     at = tokens == MASK
-    plain = dict(predictor(net, vectors, 4)._logits(tokens, at))[0]
-    punished = dict(predictor(net, vectors, 4, replace(GREEDY, repeat_penalty=1.5))._logits(tokens, at))[0]
-    change = plain - punished
-    assert change[0, 7] == pytest.approx(3.0, abs=1e-4)
-    assert change[0, 9] == pytest.approx(1.5, abs=1e-4)
-    assert change[0, 11] == 0
-    assert torch.equal(plain[1:], punished[1:])
+    given = torch.tensor([7, 9, 11])
+    c = net.eval().condition(torch.from_numpy(make_vectors(1))).repeat(3, 1)
+    plain, punished = (
+        answer(net, [Ask(tokens, at, c, replace(GREEDY, repeat_penalty=penalty), torch.zeros(3), given)])[0].log_p
+        for penalty in (0.0, 1.5)
+    )
+    assert (plain[0] - punished[0]) - (plain[2] - punished[2]) == pytest.approx(3.0, abs=1e-4)
+    assert (plain[1] - punished[1]) - (plain[2] - punished[2]) == pytest.approx(1.5, abs=1e-4)
+    assert punished[2] > plain[2]  # what the others lose
+
+
+@torch.inference_mode()
+def test_different_asks_share_a_pass_and_get_their_own_answers(net):
+    """Other lengths, guidance, temperature, penalty, entropy, given tokens: as if each had been asked alone."""
+    asks = []
+    for k, sampling in enumerate(
+        [GREEDY, Sampling(0.0, 1.0, 2.0, 1.5), Sampling(1.5, 1.0, 1.0, 1.0), Sampling(2.0, 0.7, 0.5), GREEDY]
+    ):
+        length, random = 3 + 2 * k, torch.Generator().manual_seed(k)
+        tokens = torch.randint(5, 60, (k + 1, length), generator=random)
+        at = torch.rand(k + 1, length, generator=random) < 0.5
+        at[:, k] = True
+        tokens[at] = MASK
+        c = net.eval().condition(torch.from_numpy(make_vectors(k + 1, seed=k)))
+        u = torch.rand(int(at.sum()), generator=random, dtype=torch.double)
+        given = torch.randint(5, 60, (len(u),), generator=random) if k == 4 else None
+        asks.append(Ask(tokens, at, c, sampling, u, given, entropy=k % 2 == 0))
+    passes = []
+    hook = net.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
+    try:
+        together = answer(net, asks)
+    finally:
+        hook.remove()
+    assert passes == [(1 + 2 + 3 + 4 + 5 + 2 + 4 + 3, 11)]  # two of them also without the vector; filled up to 24
+    for ask, found in zip(asks, together, strict=True):
+        (alone,) = answer(net, [ask])
+        assert torch.equal(found.tokens, alone.tokens)
+        assert torch.allclose(found.log_p, alone.log_p, atol=1e-5)
+        assert torch.allclose(found.entropy, alone.entropy, atol=1e-4)
+        assert bool(found.entropy.any()) == ask.entropy
+    assert torch.equal(together[4].tokens, asks[4].given)

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import torch
 
-from tests.decode.conftest import MASK, SPECIAL, make_vectors, same
+from tests.decode.conftest import MASK, SPECIAL, make_vectors, result_of, same
 from unembed.decode import DecodeConfig, engine, strategies
 from unembed.decode.strategies.base import Canvas, Prediction, highest, lowest, quota, surest_claims
 from unembed.errors import ConfigError
@@ -33,6 +33,7 @@ class Oracle:
         assert (tokens[at] == MASK).all(), "only masked positions are predicted"
         self.passes += at.any(1)
         self.asked.append(at.clone())
+        yield from ()  # it needs no forward pass
         places = torch.arange(self.shape[1]).expand(self.shape)
         sure = (places + 1) / (self.shape[1] + 1)
         return Prediction(10 + places, sure, 1 - sure)
@@ -90,7 +91,7 @@ def test_one_step_reveals_a_token_where_it_is_surest():
 
     class Stubborn(Oracle):
         def predict(self, tokens, at, *, entropy=False):
-            super().predict(tokens, at)
+            yield from super().predict(tokens, at)
             return prediction
 
     for distinct, first in ((True, [MASK, 7, MASK, 9]), (False, [MASK, 7, 7, MASK])):
@@ -117,7 +118,7 @@ def test_remask_takes_back_the_least_confident_share_or_those_below_the_threshol
     batch = Oracle(1, 20)
     canvas = Canvas(batch)
     everywhere = torch.ones(1, 20, dtype=torch.bool)
-    canvas.reveal(everywhere, batch.predict(canvas.tokens, everywhere))
+    canvas.reveal(everywhere, result_of(batch.predict(canvas.tokens, everywhere)))
     from unembed.decode.strategies.remask import doubtful
 
     assert doubtful(canvas, DecodeConfig(strategy="remask")).nonzero()[:, 1].tolist() == [0]  # 5 % of 20
@@ -199,7 +200,7 @@ def test_names_are_known_and_unknown_ones_refused():
 def decode(batch, config):
     """A strategy of a third party: everything at once."""
     canvas = Canvas(batch)
-    canvas.reveal(canvas.masked, batch.predict(canvas.tokens, canvas.masked))
+    canvas.reveal(canvas.masked, (yield from batch.predict(canvas.tokens, canvas.masked)))
     yield canvas.state(1)
 
 

@@ -90,7 +90,7 @@ class LookupInverter:
 
     def __post_init__(self) -> None:
         info = EncoderInfo("words", DIM, True, "words-1")
-        self.artifact: Any = SimpleNamespace(net=CountedNet(), tokenizer=make_tokenizer(), encoder=info)
+        self.artifact: Any = SimpleNamespace(net=CountedNet(), tokenizer=make_tokenizer(), encoder=info, info={})
         self._vectors = WordCounts().encode(self.texts)
 
     def invert(self, vectors: np.ndarray, config: DecodeConfig) -> list[Inversion]:

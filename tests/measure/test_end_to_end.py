@@ -7,46 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from tests.measure.doubles import DIM, WORDS, WordCounts, make_tokenizer
-from unembed.config import tiny
+from tests.measure.doubles import WordCounts
+from tests.measure.real import make_dataset, make_inverter
 from unembed.data.dataset import Dataset
-from unembed.data.tokens import write_tokens
-from unembed.data.vectors import write_vectors
 from unembed.decode import DecodeConfig
 from unembed.inverter import Inverter
 from unembed.measure import results as disk
 from unembed.measure.baselines import BASELINES, Context, Unconditional, baseline
 from unembed.measure.evaluate import evaluate
 from unembed.measure.table import terminal_table
-from unembed.model.artifact import Artifact, EncoderInfo
-from unembed.model.denoiser import Denoiser
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    folder = tmp_path_factory.mktemp("corpus")
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(WORDS[:-4], size=rng.integers(3, 13))) for _ in range(1500)]
-    (folder / "some.txt").write_text("\n".join(lines))
-    list(write_tokens([folder / "some.txt"], folder / "data", make_tokenizer(), max_tokens=16, shard_size=400))
-    list(write_vectors(folder / "data", WordCounts()))
-    return Dataset(folder / "data")
+    return Dataset(make_dataset(tmp_path_factory.mktemp("corpus")))
 
 
 @pytest.fixture(scope="module")
 def inverter() -> Inverter:
-    torch.manual_seed(0)
-    model = dataclasses.replace(
-        tiny().model, vocab_size=make_tokenizer().get_vocab_size(), mask_id=2, vector_dim=DIM, max_tokens=16
-    )
-    net = Denoiser(model)
-    net.forbid([0, 1])
-    for parameter in net.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)  # so that the vector matters, untrained as it is
-    config = dataclasses.replace(tiny(), model=model)
-    return Inverter(Artifact(net.eval(), make_tokenizer(), config, EncoderInfo("words", DIM, True, "words-1")))
+    return make_inverter()
 
 
 def test_evaluation_of_the_real_rooms(dataset: Dataset, inverter: Inverter, tmp_path: Path) -> None:

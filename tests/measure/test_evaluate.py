@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from sacrebleu.metrics import BLEU
 
 from tests.measure.doubles import DIM, ListDataset, LookupInverter, WordCounts, make_examples, make_texts
 from unembed.decode import DecodeConfig
-from unembed.errors import CheckpointError, DataError
-from unembed.measure import evaluate as module
+from unembed.errors import CheckpointError, ConfigError, DataError
 from unembed.measure import results as disk
+from unembed.measure import scorer as module
 from unembed.measure.baselines import BASELINES, Context, baseline, unit
-from unembed.measure.evaluate import count_passes, evaluate
+from unembed.measure.evaluate import evaluate, trained_sources
 from unembed.measure.metrics import token_f1
 from unembed.measure.results import Results
 
@@ -196,6 +197,74 @@ def test_training_texts_cannot_pass_for_test_texts(test_texts: list[str]) -> Non
     assert any("caller's word" in note for note in found.notes)
 
 
+def test_held_out_sources_are_compared_with_those_of_the_training(inverter: LookupInverter) -> None:
+    texts = make_texts("train", 9)  # of any split: the whole source is unseen
+    for named in ("books, mail", ["books", "mail"]):
+        inverter.artifact.info = {"data": {"sources": named}}
+        notes = run(inverter, texts, split="held-out").notes
+        assert "held-out: none of these sources is among the 2 that the inverter was trained on" in notes
+    for named in ("books, wiki", ["en/wiki"]):
+        inverter.artifact.info = {"data": {"sources": named}}
+        with pytest.raises(DataError, match="not held out: the inverter was trained on wiki; encode"):
+            run(inverter, texts, split="held-out")
+    assert trained_sources({"data": {}}) is trained_sources({}) is None
+
+
+def test_scores_without_the_near_copies(training: Training) -> None:
+    dataset = training()
+    unseen, known = make_texts("test", 20), dataset._examples.texts
+    texts = [*unseen[:10], *known[:5], *unseen[10:]]
+    inverter = LookupInverter(texts)
+    near = [baseline("nearest", Context(inverter, DecodeConfig(), dataset))]
+    found = run(inverter, texts, baselines=near, split="held-out")
+    copies = found.near_copies
+    assert copies is not None
+    assert copies.left_out is not None
+    assert copies.cosine_copies is not None
+    assert copies.copies >= 5
+    assert copies.cosine_copies >= 5
+    assert max(copies.copies, copies.cosine_copies) <= copies.left_out < 12
+    kept = found.system("nearest").without_copies
+    assert kept is not None
+    assert kept["token_f1"].n == 25 - copies.left_out
+    assert kept["exact_match"].value == 0 < found.system("nearest").overall["exact_match"].value
+    alone = run(inverter, texts, split="held-out")
+    assert alone.near_copies is alone.system("best").without_copies is None
+
+
+def test_perplexity_reads_as_many_texts_as_asked_and_each_once(inverter: LookupInverter, test_texts: list[str]) -> None:
+    class Reader(WordModel):
+        def __init__(self) -> None:
+            self.read: list[str] = []
+
+        def log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
+            self.read += texts
+            return super().log_likelihoods(texts)
+
+    reader = Reader()
+    found = run(inverter, test_texts, perplexity=reader, perplexity_texts=9)
+    assert found.system("best").overall["perplexity"].n == 9
+    assert found.system("best").overall["perplexity"].value == pytest.approx(7)
+    assert found.system("best").overall["bleu"].n == 40
+    assert len(reader.read) == len(set(reader.read)) == 9 + 3  # originals, and the three that came back changed
+    assert any("first 9 texts" in note for note in found.notes)
+    with pytest.raises(ConfigError, match="0 texts"):
+        run(inverter, test_texts, perplexity_texts=0)
+
+
+def test_many_texts_and_groups_take_seconds(test_texts: list[str]) -> None:
+    texts = make_texts("test", 40) * 100
+    examples = make_examples(test_texts)
+    many = dataclasses.replace(
+        examples, tokens=examples.tokens * 100, texts=texts, vectors=np.tile(examples.vectors, (100, 1)),
+        sources=[f"source {i % 25}" for i in range(4000)],
+    )  # fmt: skip
+    started = time.process_time()
+    found = evaluate(LookupInverter(test_texts), many, None, {"best": DecodeConfig()}, split="test")  # type: ignore[arg-type]
+    assert len(found.system("best").by_source) == 25
+    assert time.process_time() - started < 20
+
+
 def test_an_encoder_that_no_longer_gives_these_vectors_is_noticed(
     inverter: LookupInverter, test_texts: list[str]
 ) -> None:
@@ -230,7 +299,7 @@ def test_bad_input(inverter: LookupInverter, test_texts: list[str], training: Tr
 
 def test_a_system_that_loses_texts_is_noticed(inverter: LookupInverter, test_texts: list[str]) -> None:
     class Short:
-        name, kind, description, settings = "short", "baseline", "", {}
+        name, kind, description, settings, chunk = "short", "baseline", "", {}, None
 
         def recover(self, vectors: np.ndarray, advance: Callable[[int], None]) -> list[str]:
             return ["one"]
@@ -243,7 +312,7 @@ def test_an_empty_recovery_has_cosine_0_and_never_reaches_the_encoder(
     inverter: LookupInverter, test_texts: list[str]
 ) -> None:
     class Silent:
-        name, kind, description, settings = "silent", "baseline", "", {}
+        name, kind, description, settings, chunk = "silent", "baseline", "", {}, None
 
         def recover(self, vectors: np.ndarray, advance: Callable[[int], None]) -> list[str]:
             return [""] * len(vectors)
@@ -258,18 +327,6 @@ def test_progress_goes_up_to_all(inverter: LookupInverter, test_texts: list[str]
     run(inverter, test_texts, progress=lambda label, done, total: seen.append((label, done, total)))
     assert ("best: recovering", 40, 40) in seen
     assert ("best: scoring", 40, 40) in seen
-
-
-def test_passes_are_counted_only_inside_and_the_hook_goes_away() -> None:
-    net = torch.nn.Linear(2, 2)
-    with count_passes(net) as passes:
-        net(torch.zeros(5, 2))
-        net(torch.zeros(3, 2))
-        with pytest.raises(RuntimeError), count_passes(net):
-            net(torch.zeros(1, 3))  # fails
-    net(torch.zeros(7, 2))
-    assert passes.rows == 9
-    assert not net._forward_pre_hooks
 
 
 def test_the_command_line_is_kept(

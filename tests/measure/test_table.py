@@ -71,3 +71,19 @@ def test_the_terminal_shows_everything_a_reader_must_know() -> None:
     assert "near copies: 2 of 12 texts have token F1 above 0.8 to the nearest of 60 training texts" in text
     assert "note: perplexity was left out" in text
     assert not any(line.endswith(" ") for line in lines)
+
+
+def test_scores_without_near_copies_have_a_table_of_their_own() -> None:
+    results = make_results()
+    with pytest.raises(ConfigError, match="near copies were not looked for"):
+        markdown_table(results, "originals")
+    assert results.near_copies is not None
+    near = dataclasses.replace(results.near_copies, cosine_threshold=0.95, cosine_copies=1, left_out=3)
+    systems = [dataclasses.replace(s, without_copies={"bleu": Estimate(7.0, 6.0, 8.0, 9)}) for s in results.systems]
+    results = dataclasses.replace(results, near_copies=near, systems=systems)
+    assert "| fast | 7.0 \\[6.0, 8.0\\] | 0.2500 | 24.0 |" in markdown_table(results, "originals").splitlines()
+    text = terminal_table(results)
+    assert "2 of 12 texts have token F1 above 0.8, 1 a cosine above 0.95 to the nearest of 60" in text
+    assert "(3 by either)" in text
+    assert "\n\nwithout them\nsystem" in text
+    assert "7.0 [6.0, 8.0]" in text.partition("without them")[2]

@@ -72,6 +72,19 @@ def test_prediction_depends_on(part: str) -> None:
     assert not torch.allclose(base[:, 1], net(tokens, t, net.condition(vectors))[:, 1])
 
 
+def test_shortcuts_are_linear_paths_around_the_mlps() -> None:
+    """With the MLPs silent, the condition and the bag of words are linear functions of the vector."""
+    net = wake(Denoiser(small(shortcuts=True)))
+    with torch.no_grad():
+        for mlp in (net.project, net.bag):
+            mlp[-1].weight.zero_()
+            mlp[-1].bias.zero_()
+    a, b = torch.randn(2, 8), torch.randn(2, 8)
+    words = [net.bag_hidden(net.condition(v)) for v in (a, b, a + b, 0 * a)]
+    assert torch.allclose(words[0] + words[1], words[2] + words[3], atol=1e-4)
+    assert not torch.allclose(words[0], words[3], atol=0.1)
+
+
 def test_no_vector_is_one_condition_for_all() -> None:
     net = wake(Denoiser(small()))
     assert torch.equal(net.condition(None, 3)[0], net.condition(None, 3)[2])

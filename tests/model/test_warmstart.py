@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unembed.config import cpu, override
+from unembed.config import cpu, override, tiny
 from unembed.data.encoders.minilm import MiniLM
 from unembed.errors import ConfigError
 from unembed.model import warmstart
@@ -40,3 +40,23 @@ def test_unigram_bias_is_the_log_frequency() -> None:
     warmstart.set_unigram(net, np.array([70, 20, 10, 0]))
     share = net.bias.detach().softmax(0)
     assert share[:3].tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.003)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_another_inverter_hands_over_its_language_and_for_the_same_encoder_its_conditioner(same: bool) -> None:
+    small = ["model.layers=1", "model.vocab_size=40", "model.mask_id=3", "model.width=24", "model.ffn=24"]
+    config = override(tiny(), small).model
+    torch.manual_seed(0)
+    source, net = Denoiser(config), Denoiser(config)
+    warmstart.from_inverter(net, source, same_encoder=same)
+    for name, tensor in net.state_dict().items():
+        taken = torch.equal(tensor, source.state_dict()[name])
+        random = name.startswith("project") and name.endswith("weight")
+        assert taken == (same or not random), name
+
+
+def test_an_inverter_of_another_width_is_refused() -> None:
+    small = ["model.layers=1", "model.vocab_size=40", "model.mask_id=3"]
+    net, other = (Denoiser(override(tiny(), [*small, f"model.width={width}"]).model) for width in (24, 32))
+    with pytest.raises(ConfigError, match="width 32"):
+        warmstart.from_inverter(net, other, same_encoder=True)

@@ -22,6 +22,7 @@ COMMANDS = {
     "encode": "Turn texts into a dataset of token windows and their vectors.",
     "train": "Train an inverter on a dataset.",
     "evaluate": "Measure an inverter end to end on unseen text.",
+    "serve": "Open a page that recovers texts from vectors live, and answer over HTTP.",
 }
 STDIN = "/dev/stdin"
 HELP = "Recover text from embedding vectors, and measure how much they leak."

@@ -33,6 +33,7 @@ def invert(
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     inverter: str = "default",
+    device: str = "cpu",
     text: bool = False,
     vectors: bool = False,
     column: str | None = None,
@@ -59,6 +60,7 @@ def invert(
         source: A text, a file of vectors, or - for vectors as JSON lines on standard input.
         output: Write JSON lines to this file, for many vectors. Run the same command again to go on.
         inverter: An inverter folder or hub id; `default` is the shipped one, for all-MiniLM-L6-v2.
+        device: Where the network runs: cpu, cuda, mps, or auto for the fastest there is.
         text: The source is a text, whatever it looks like (with -: read it from standard input).
         vectors: The source is a file of vectors, whatever it looks like.
         column: Which column or array of the file holds the vectors.
@@ -74,15 +76,15 @@ def invert(
     if output is not None and json:
         raise ConfigError("-o writes JSON lines already: leave --json out")
     if kind == "text":
-        _round_trip(_read_text(source), open_inverter(inverter), decoding, json)
+        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json)
         return
     place = "-" if source == STDIN else source
     if output is None:
-        _print_all(open_inverter(inverter), place, column, decoding, batch_size, json)
+        _print_all(open_inverter(inverter, device), place, column, decoding, batch_size, json)
         return
     with console.resumable(GO_ON), console.progress("invert") as bar:
         notes: tuple[str, ...] = ()
-        for step in open_inverter(inverter).invert_file(
+        for step in open_inverter(inverter, device).invert_file(
             place, output, decoding, column=column, with_tokens=tokens, overwrite=overwrite, batch_size=batch_size
         ):
             resumed = f", {step.resumed:,} were there" if step.resumed else ""
@@ -118,11 +120,11 @@ def _exists(source: str) -> bool:
         return False
 
 
-def open_inverter(location: str) -> Inverter:
-    """The inverter of that name; `default` is the shipped one."""
+def open_inverter(location: str, device: str = "cpu") -> Inverter:
+    """The inverter of that name on that device; `default` is the shipped one."""
     import unembed
 
-    return unembed.load(None if location == "default" else location)
+    return unembed.load(None if location == "default" else location, device=device)
 
 
 def _read_text(source: str) -> str:

@@ -29,6 +29,7 @@ def train(
     set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     steps: int | None = None,
     encoder: str | None = None,
+    online: bool = False,
     resume: bool = False,
     init_from: str | None = None,
     dry_run: bool = False,
@@ -39,6 +40,7 @@ def train(
     ```
     unembed train data/corpus -o out/run
     unembed train data/corpus -o out/run --resume
+    unembed train data/corpus -o out/run --online --encoder minilm
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
@@ -50,7 +52,8 @@ def train(
         preset: cpu learns on two cores, paper is the published configuration, tiny is for tests.
         set_: Change one setting, as section.field=value (see unembed/config.py); may be repeated.
         steps: Short for --set train.steps=N.
-        encoder: Whose vectors to take, when the dataset has those of several.
+        encoder: Whose vectors to take, when the dataset has those of several; with --online, what makes them.
+        online: Make the vectors while training; only tokens are needed (`unembed encode --stage tokens`).
         resume: Go on with the run in the output folder; start it if there is none.
         init_from: Start from the weights of this inverter, also one of another encoder.
         dry_run: Print the settings and the number of parameters, and stop.
@@ -59,11 +62,11 @@ def train(
     changes = [*set_, *([f"train.steps={steps}"] if steps is not None else [])]
     config = settings.override(settings.preset(preset), changes)
     if dry_run:
-        _describe(config, _open(folder, encoder) if folder else None, json)
+        _describe(config, _open(folder, encoder, online) if folder else None, json)
         return
     if folder is None or output is None:
         raise ConfigError("give the dataset and the folder of the run: unembed train DATASET -o RUN")
-    data = _open(folder, encoder)
+    data = _open(folder, encoder, online)
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
@@ -98,10 +101,15 @@ def _preview(model: Artifact, examples: Examples) -> Preview:
     return Preview(metrics, [(text, one.text) for text, one in list(texts)[:SAMPLES]])
 
 
-def _open(folder: Path, encoder: str | None) -> Dataset:
+def _open(folder: Path, encoder: str | None, online: bool) -> Dataset:
     from unembed.data.dataset import Dataset
 
-    return Dataset(folder, encoder)
+    if not online:
+        return Dataset(folder, encoder)
+    from unembed.data import encoders
+    from unembed.data.online import OnlineDataset
+
+    return OnlineDataset(folder, encoders.load(encoder or "minilm"))
 
 
 def _show(bar: console.Bar, event: Event) -> None:

@@ -13,10 +13,27 @@ from tokenizers import Tokenizer
 
 from unembed.data import shards as disk
 from unembed.data.text import decode
-from unembed.data.windows import SPLITS, in_split
+from unembed.data.windows import ALL, SPLITS, in_split
 from unembed.errors import DataError
 
 Rows = tuple[list[npt.NDArray[Any]], npt.NDArray[np.float16], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """The training rows of some shards, in memory, from which batches are taken."""
+
+    tokens: list[npt.NDArray[Any]]
+    vectors: npt.NDArray[np.float16]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(
+        self, rows: npt.NDArray[np.intp], key: tuple[int, ...]
+    ) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.float16]]:
+        """Tokens and vectors of these rows; `key` is for readers that change a text from epoch to epoch."""
+        return [self.tokens[i] for i in rows], self.vectors[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +55,22 @@ class Dataset:
 
     def __init__(self, folder: str | Path, encoder: str | None = None) -> None:
         """Open a dataset folder; `encoder` (spec or folder name) may be left out when there is only one."""
-        self.folder = Path(folder)
-        tokens = disk.load_manifest(disk.tokens_folder(self.folder), disk.TokensManifest)
+        self._open_tokens(Path(folder))
+        self._vectors_folder = self._choose(encoder)
+        vectors = disk.load_manifest(self._vectors_folder, disk.VectorsManifest)
+        assert vectors is not None  # _choose looked
+        self._vectors = vectors
+        self._check()
+        self.encoder_info: disk.EncoderInfo = vectors.encoder
+        self.dim = vectors.encoder.dim
+
+    def _open_tokens(self, folder: Path) -> None:
+        tokens = disk.load_manifest(disk.tokens_folder(folder), disk.TokensManifest)
         if tokens is None:
             raise DataError(f"{folder} is not a dataset, it has no {disk.TOKENS}: make one by `unembed encode`")
         if not tokens.complete:
             raise DataError(f"the tokens in {folder} are not complete: run the same `unembed encode` command again")
-        self._vectors_folder = self._choose(encoder)
-        vectors = disk.load_manifest(self._vectors_folder, disk.VectorsManifest)
-        assert vectors is not None  # _choose looked
-        self._tokens, self._vectors = tokens, vectors
-        self._check()
-        self.encoder_info: disk.EncoderInfo = vectors.encoder
-        self.dim = vectors.encoder.dim
+        self.folder, self._tokens = folder, tokens
         self.max_tokens = tokens.max_tokens
         self.tokenizer_sha256 = tokens.tokenizer_sha256
         self.tokenizer = self._read_tokenizer()
@@ -70,17 +90,18 @@ class Dataset:
         return dict(self._tokens.counts.get("sources", {}))
 
     def count(self, split: str) -> int:
-        """Number of rows in a split."""
+        """Number of rows in a split, or in `all` of them."""
         return sum(self._split_sizes(split))
 
     def shard(self, index: int, split: str) -> Rows:
         """The rows of shard `index` that are in `split`: token arrays, vectors (n, dim), source names."""
-        table = self._token_table(index)
-        keep = np.flatnonzero(in_split(table["hash"].to_numpy(), split))
-        tokens = disk.token_rows(table["tokens"])
-        sources = table["source"].to_pylist()
-        vectors = self._vector_table(index)
-        return [tokens[i] for i in keep], vectors[keep], [sources[i] for i in keep]
+        tokens, sources, keep = self._token_rows(index, split)
+        return tokens, self._vectors_of(index, keep, tokens), sources
+
+    def training_rows(self, shards: list[int]) -> TrainingRows:
+        """The training split of these shards."""
+        parts = [self.shard(index, "train") for index in shards]
+        return TrainingRows([row for tokens, _, _ in parts for row in tokens], np.concatenate([v for _, v, _ in parts]))
 
     def sample(self, split: str, n: int, seed: int) -> Examples:
         """Draw `n` different rows (all if there are fewer) uniformly; the same ones for the same seed and data."""
@@ -94,12 +115,13 @@ class Dataset:
         sources = [""] * len(drawn)
         vectors = np.empty((len(drawn), self.dim), dtype=np.float16)
         for index in np.unique(shard_of):
-            some_tokens, some_vectors, some_sources = self.shard(int(index), split)
-            for place in np.flatnonzero(shard_of == index):
-                row = drawn[place] - starts[index]
+            some_tokens, some_sources, keep = self._token_rows(int(index), split)
+            places = np.flatnonzero(shard_of == index)
+            rows = drawn[places] - starts[index]
+            for place, row in zip(places, rows, strict=True):
                 # A copy: a view would keep the whole shard in memory.
                 tokens[place], sources[place] = some_tokens[row].copy(), some_sources[row]
-                vectors[place] = some_vectors[row]
+            vectors[places] = self._vectors_of(int(index), keep[rows], [some_tokens[row] for row in rows])
         texts = decode(self.tokenizer, [row.tolist() for row in tokens])
         return Examples(tokens, texts, vectors, sources)
 
@@ -107,11 +129,9 @@ class Dataset:
         """How often each token occurs in the training split, (vocab,)."""
         counts = np.zeros(self._tokens.vocab_size, dtype=np.int64)
         for index in range(self.shards):
-            table = self._token_table(index)
-            rows = disk.token_rows(table["tokens"])
-            keep = np.flatnonzero(in_split(table["hash"].to_numpy(), "train"))
-            if len(keep):
-                counts += np.bincount(np.concatenate([rows[i] for i in keep]), minlength=len(counts))
+            rows, _, _ = self._token_rows(index, "train")
+            if rows:
+                counts += np.bincount(np.concatenate(rows), minlength=len(counts))
         return counts
 
     def verify(self) -> None:
@@ -177,12 +197,24 @@ class Dataset:
         return disk.load_tokenizer(path)
 
     def _split_sizes(self, split: str) -> list[int]:
+        if split == ALL:
+            return [record.rows for record in self._tokens.shards]
         if split not in SPLITS:
-            raise DataError(f"there is no split {split!r}; known: {', '.join(SPLITS)}")
+            raise DataError(f"there is no split {split!r}; known: {', '.join((*SPLITS, ALL))}")
         return [record.splits[split] for record in self._tokens.shards]
 
-    def _token_table(self, index: int) -> Any:
-        return disk.read_table(disk.tokens_folder(self.folder), self._tokens.shards[index])
+    def _token_rows(self, index: int, split: str) -> tuple[list[npt.NDArray[Any]], list[str], npt.NDArray[np.intp]]:
+        """Tokens and sources of the rows of a shard that are in the split, and which rows those are."""
+        table = disk.read_table(disk.tokens_folder(self.folder), self._tokens.shards[index])
+        keep = np.flatnonzero(in_split(table["hash"].to_numpy(), split))
+        tokens, sources = disk.token_rows(table["tokens"]), table["source"].to_pylist()
+        return [tokens[i] for i in keep], [sources[i] for i in keep], keep
+
+    def _vectors_of(
+        self, index: int, rows: npt.NDArray[np.intp], tokens: list[npt.NDArray[Any]]
+    ) -> npt.NDArray[np.float16]:
+        """Vectors of these rows of a shard, whose tokens are given, (n, dim)."""
+        return self._vector_table(index)[rows]
 
     def _vector_table(self, index: int) -> npt.NDArray[np.float16]:
         """Vectors of a shard, (rows, dim)."""

@@ -86,7 +86,7 @@ class TokenWriter:
         """Open `folder/tokens/`: a new one, or one that was begun with the same settings."""
         self.place = disk.tokens_folder(folder)
         self.manifest = _begin(self.place, tokenizer, max_tokens, settings)
-        self.seen = HashSet()
+        self.seen = HashSet(self.place)
         """Hashes of the texts written so far."""
         for shard in self.manifest.shards:
             self.seen.add(disk.read_table(self.place, shard, ["hash"])["hash"].to_numpy())

@@ -131,9 +131,7 @@ def _is_there(path: Path, made_of: dict[str, str], rows: int) -> bool:
     return found == made_of and file.metadata.num_rows == rows
 
 
-def _record(
-    place: Path, tokens: disk.TokensManifest, info: disk.EncoderInfo, made: disk.Shard | None = None
-) -> None:
+def _record(place: Path, tokens: disk.TokensManifest, info: disk.EncoderInfo, made: disk.Shard | None = None) -> None:
     """Enter the shard just made, and all others that are there, into the manifest.
 
     Other processes do the same at the same time, and the last one to write could have looked before another's shard

@@ -22,6 +22,8 @@ from unembed.data.text import decode
 from unembed.errors import DataError
 
 SPLITS = ("train", "validation", "test")
+ALL = "all"
+"""Where a split is asked for: the rows of every split."""
 # Of 1,000 texts, 10 are for validation and 10 for test.
 VALIDATION_PER_MILLE = 10
 TEST_PER_MILLE = 10
@@ -70,12 +72,13 @@ def in_split(hashes: npt.NDArray[np.uint64], split: str) -> npt.NDArray[np.bool_
     """`split_of` for many hashes at once: which of them are in the split."""
     place = hashes % np.uint64(1000)
     bounds = {
+        ALL: (0, 1000),
         "test": (0, TEST_PER_MILLE),
         "validation": (TEST_PER_MILLE, TEST_PER_MILLE + VALIDATION_PER_MILLE),
         "train": (TEST_PER_MILLE + VALIDATION_PER_MILLE, 1000),
     }
     if split not in bounds:
-        raise DataError(f"there is no split {split!r}; known: {', '.join(SPLITS)}")
+        raise DataError(f"there is no split {split!r}; known: {', '.join((*SPLITS, ALL))}")
     low, high = bounds[split]
     return (place >= low) & (place < high)
 

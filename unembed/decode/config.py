@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from unembed.decode import strategies
 from unembed.errors import ConfigError
@@ -79,6 +79,31 @@ class DecodeConfig:
             _within("remask_threshold", self.remask_threshold, 0, 1)
         _one_of("score", self.score, ("revealed", "pseudo"))
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
+
+
+class DecodeSettings(TypedDict, total=False):
+    """Single fields of `DecodeConfig`, as keywords; each means what it means there."""
+
+    strategy: str
+    steps: int
+    temperature: float
+    top_p: float
+    seed: int
+    guidance: float
+    lengths: int
+    length: int | None
+    n_best: int
+    variant_temperature: float
+    repeat_penalty: float
+    distinct: bool
+    remask_share: float
+    remask_threshold: float | None
+    refine_share: float
+    entropy_bound: float
+    score: ScoreName
+    score_passes: int
+    length_weight: float
+    precision: Precision
 
 
 def _whole(name: str, value: object, low: int) -> None:

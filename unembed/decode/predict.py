@@ -1,25 +1,23 @@
-"""From the network's hidden states to chosen tokens: guidance, temperature, top-p, and where logits are needed.
+"""One forward pass for whoever has a question: from hidden states to chosen tokens.
 
-Two things decide the cost. The vocabulary is a third of a pass, so logits are computed only at the positions
-asked for; and texts with nothing to predict are left out of the pass.
+A strategy does not call the network. It hands out an `Ask` and is sent the `Answer` (see `texts.py`), so that the
+driver decides which questions share a pass: those of one batch (`engine.py`), or those of texts that have nothing to
+do with each other (`pool.py`).
 
-Two things keep a result independent of the batch it was computed in. Random numbers come from a generator for
-each text, seeded by its vector; and batches are padded to a multiple of `ROWS`, because a matrix product over
-fewer rows adds in another order and its last bits differ.
+The vocabulary is half of a pass, so logits are computed only at the positions asked for, and most of the last block
+too. Batches are padded to a multiple of `ROWS`, because a matrix product over fewer rows adds in another order and its
+last bits differ.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from unembed.decode.strategies.base import Prediction
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from unembed.model.denoiser import Denoiser
@@ -40,99 +38,72 @@ class Sampling:
     repeat_penalty: float = 0.0
 
 
-class Predictor:
-    """A batch of texts of one length, with their conditions and random generators."""
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Positions of some texts of one length that the network shall predict; every text has at least one."""
 
-    def __init__(self, net: Denoiser, c: Tensor, length: int, keys: list[bytes], sampling: Sampling) -> None:
-        self._net, self._c, self._sampling = net, c, sampling
-        self._generators = [generator(key) for key in keys]
-        self.shape = (len(keys), length)
-        self.mask_id = net.config.mask_id
-        self.steps = torch.zeros(len(keys), dtype=torch.long)
+    tokens: Tensor  # (n, L)
+    at: Tensor  # (n, L) bool: m positions in all
+    c: Tensor  # (n, width) conditions
+    sampling: Sampling
+    u: Tensor  # (m,) random numbers that decide the draws, on the CPU; of no use at temperature 0
+    given: Tensor | None = None  # (m,) judge these tokens instead of choosing some
+    entropy: bool = False
 
-    @property
-    def passes(self) -> Tensor:
-        """Forward passes so far, (n,)."""
-        return self.steps * (1 if self._sampling.guidance == 1 else 2)
 
-    def uniform(self) -> Tensor:
-        """The next L random numbers of every text, on the CPU, (n, L)."""
-        return torch.from_numpy(np.stack([g.random(self.shape[1]) for g in self._generators]))
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """For each of the m positions, on the CPU."""
 
-    def predict(self, tokens: Tensor, at: Tensor, *, entropy: bool = False) -> Prediction:
-        """Choose a token at every position `at` (n, L)."""
-        # Drawn for all texts at every step, so that a text's numbers do not depend on who else is unfinished.
-        u = self.uniform()[at].to(self._c.device) if self._sampling.temperature > 0 else torch.zeros(0)
-        ids, confidence, entropies = tokens.clone(), torch.zeros(at.shape), torch.zeros(at.shape)
-        self.steps += at.any(1)
-        chosen, p, h = [], [], []
-        for first, logits in self._logits(tokens, at):
-            picked = self._choose(logits, u[first : first + len(logits)])
-            log_z = logits.logsumexp(1)
-            chosen.append(picked)
-            p.append((logits.gather(1, picked[:, None])[:, 0] - log_z).exp().clamp(max=1.0))
-            h.append(_entropy(logits, log_z) if entropy else torch.zeros(len(logits)))
-        if chosen:
-            ids[at], confidence[at], entropies[at] = torch.cat(chosen).cpu(), torch.cat(p).cpu(), torch.cat(h).cpu()
-        return Prediction(ids, confidence, entropies)
+    tokens: Tensor  # (m,) the chosen token, or the given one
+    log_p: Tensor  # (m,) its log-probability
+    entropy: Tensor  # (m,) of the distribution, in nats; zero unless asked for
 
-    def log_probability(self, tokens: Tensor, at: Tensor) -> Tensor:
-        """Log-probability of the tokens that stand at `at` when exactly those are hidden, (n, L), zero elsewhere."""
-        result = torch.zeros(at.shape)
-        self.steps += at.any(1)
-        truth = tokens[at].to(self._c.device)
-        found = [
-            (logits.gather(1, truth[first : first + len(logits), None])[:, 0] - logits.logsumexp(1))
-            for first, logits in self._logits(tokens.masked_fill(at, self.mask_id), at)
-        ]
-        if found:
-            result[at] = torch.cat(found).cpu()
-        return result
 
-    def _logits(self, tokens: Tensor, at: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Logits at the positions `at`, in slices: (first, (m, vocab))."""
-        rows = at.any(1).nonzero()[:, 0]
-        if not len(rows):
-            return
-        device, guidance = self._c.device, self._sampling.guidance
-        tokens, at = tokens[rows].to(device), at[rows].to(device)
-        hidden = self._hidden(tokens, self._c[rows], at)
-        said = tokens[at.nonzero()[:, 0]]  # (m, L) for each position asked for, the text it stands in
-        free = self._hidden(tokens, None, at) if guidance != 1 else None
-        for first in range(0, len(hidden), LOGIT_ROWS):
-            logits = self._head(hidden[first : first + LOGIT_ROWS])
-            if free is not None:
-                without = self._head(free[first : first + LOGIT_ROWS])
-                guided = without + guidance * (logits - without)
-                logits = guided.masked_fill(logits.isneginf(), -torch.inf)  # -inf - -inf is nan
-            if self._sampling.repeat_penalty:
-                words = said[first : first + len(logits)]
-                taken = torch.full_like(words, -self._sampling.repeat_penalty, dtype=logits.dtype)
-                logits = logits.scatter_add(1, words, taken)
-            yield first, logits
+def answer(net: Denoiser, asks: Sequence[Ask]) -> list[Answer]:
+    """Answer all of them in one forward pass; texts of different lengths are padded to the longest."""
+    device = net.bias.device
+    tokens, at, valid = _joined(asks, net.config.mask_id)
+    tokens, at, valid = tokens.to(device), at.to(device), None if valid is None else valid.to(device)
+    counts = [len(ask.u) for ask in asks]
 
-    def _head(self, hidden: Tensor) -> Tensor:
-        return self._net.logits(pad_rows(hidden))[: len(hidden)].float()
+    def column(value: Callable[[Ask], float]) -> Tensor:
+        """A setting of every ask, for each of its positions, (m,)."""
+        values = torch.tensor([float(value(ask)) for ask in asks], device=device)
+        return values.repeat_interleave(torch.tensor(counts, device=device))
 
-    def _hidden(self, tokens: Tensor, c: Tensor | None, at: Tensor) -> Tensor:
-        """Hidden states at the positions asked for, (m, width)."""
-        n = len(tokens)
-        tokens = pad_rows(tokens)
-        t = (tokens == self.mask_id).float().mean(1)
-        condition = self._net.condition(None, len(tokens)) if c is None else pad_rows(c)
-        hidden: Tensor = self._net(tokens, t, condition)[:n]
-        return hidden[at]
+    texts = at.nonzero()[:, 0]  # (m,) which text a position belongs to
+    guidance = column(lambda ask: ask.sampling.guidance)
+    twins = torch.unique(texts[guidance != 1])  # texts that are also predicted without their vector
+    hidden, free = _hidden(net, tokens, at, torch.cat([ask.c for ask in asks]), valid, twins)
 
-    def _choose(self, logits: Tensor, u: Tensor) -> Tensor:
-        """The most probable token, or the one that the random number u (m,) falls on, (m, vocab) -> (m,)."""
-        if self._sampling.temperature == 0:
-            return logits.argmax(1)
-        p = (logits / self._sampling.temperature).softmax(1)
-        if self._sampling.top_p == 1:
-            return _at_quantile(p, u)
-        p, order = p.sort(dim=1, descending=True, stable=True)
-        p = p.masked_fill(p.cumsum(1) - p >= self._sampling.top_p, 0.0)  # the first token always stays
-        return order.gather(1, _at_quantile(p, u)[:, None])[:, 0]
+    temperature, top_p = column(lambda ask: ask.sampling.temperature), column(lambda ask: ask.sampling.top_p)
+    penalty = column(lambda ask: ask.sampling.repeat_penalty)
+    judged, entropies = column(lambda ask: ask.given is not None) > 0, column(lambda ask: ask.entropy) > 0
+    given = torch.cat([torch.zeros_like(ask.u).long() if ask.given is None else ask.given for ask in asks]).to(device)
+    u = torch.cat([ask.u for ask in asks])
+    found, seen = [], 0
+    for first in range(0, len(hidden), LOGIT_ROWS):
+        part = slice(first, first + LOGIT_ROWS)
+        logits = _head(net, hidden[part])
+        guided = guidance[part] != 1
+        if guided.any():
+            without = _head(net, free[seen : seen + int(guided.sum())])
+            seen += len(without)
+            _guide(logits, without, guidance[part], guided)
+        if penalty[part].any():
+            words = tokens[texts[part]]  # (m, L) the text around each position
+            logits.scatter_add_(1, words, -penalty[part, None].expand(words.shape))
+        chosen = _choose(logits, temperature[part], top_p[part], u[part])
+        chosen = torch.where(judged[part], given[part], chosen)
+        log_z = logits.logsumexp(1)
+        log_p = (logits.gather(1, chosen[:, None])[:, 0] - log_z).clamp(max=0.0)
+        entropy = torch.zeros_like(log_p)
+        if entropies[part].any():
+            entropy[entropies[part]] = _entropy(logits[entropies[part]], log_z[entropies[part]])
+        found.append((chosen, log_p, entropy))
+    columns = [torch.split(torch.cat(column).cpu(), counts) for column in zip(*found, strict=True)]
+    return [Answer(*parts) for parts in zip(*columns, strict=True)]
 
 
 def pad_rows(x: Tensor) -> Tensor:
@@ -141,23 +112,76 @@ def pad_rows(x: Tensor) -> Tensor:
     return torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if missing else x
 
 
-def key_of(vector: np.ndarray, *numbers: int) -> bytes:
-    """What seeds a text's random numbers: its vector and some numbers, never its place in the input."""
-    digest = hashlib.blake2b(np.ascontiguousarray(vector, dtype="<f4").tobytes(), digest_size=16)
-    digest.update(np.array(numbers, dtype="<u8").tobytes())
-    return digest.digest()
+def _joined(asks: Sequence[Ask], mask_id: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tokens, positions asked for, and what belongs to each text (None if all are of one length), (n, L)."""
+    lengths = [ask.tokens.shape[1] for ask in asks]
+    longest = max(lengths)
+    tokens = torch.cat([F.pad(ask.tokens, (0, longest - ask.tokens.shape[1]), value=mask_id) for ask in asks])
+    at = torch.cat([F.pad(ask.at, (0, longest - ask.at.shape[1])) for ask in asks])
+    if min(lengths) == longest:
+        return tokens, at, None
+    own = torch.cat([torch.full((len(ask.at), 1), ask.at.shape[1], device=at.device) for ask in asks])
+    return tokens, at, torch.arange(longest, device=at.device) < own
 
 
-def generator(key: bytes) -> np.random.Generator:
-    """Random numbers that are the same on every machine."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+def _hidden(
+    net: Denoiser, tokens: Tensor, at: Tensor, c: Tensor, valid: Tensor | None, twins: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Hidden states at the positions asked for, (m, width); and those of `twins` without their vector."""
+    asked = int(at.sum())
+    if len(twins):
+        tokens, at = torch.cat([tokens, tokens[twins]]), torch.cat([at, at[twins]])
+        valid = None if valid is None else torch.cat([valid, valid[twins]])
+        c = torch.cat([c, net.condition(None, len(twins))])
+    places = at.flatten().nonzero()[:, 0]
+    tokens, c = pad_rows(tokens), pad_rows(c)
+    masked = tokens == net.config.mask_id
+    if valid is None:
+        t = masked.sum(1) / tokens.shape[1]
+    else:
+        valid = pad_rows(valid)
+        t = (masked & valid).sum(1) / valid.sum(1)
+    hidden: Tensor = net(tokens, t, c, valid, pad_rows(places))
+    return hidden[:asked], hidden[asked : len(places)]
+
+
+def _head(net: Denoiser, hidden: Tensor) -> Tensor:
+    return net.logits(pad_rows(hidden))[: len(hidden)].float()
+
+
+def _guide(logits: Tensor, without: Tensor, scale: Tensor, guided: Tensor) -> None:
+    """Classifier-free guidance, in place: without + scale * (with - without) where `guided`."""
+    logits[guided] = torch.where(
+        without.isneginf(),  # forbidden in both; -inf - -inf is nan
+        without,
+        without + scale[guided, None] * (logits[guided] - without),
+    )
+
+
+def _choose(logits: Tensor, temperature: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+    """The most probable token, or the one that the random number falls on, (m, vocab) and (m,) -> (m,)."""
+    chosen = logits.argmax(1)
+    for rows, narrow in (((temperature > 0) & (top_p == 1), False), ((temperature > 0) & (top_p < 1), True)):
+        if rows.any():
+            p = (logits[rows] / temperature[rows, None]).softmax(1)
+            drawn = u[rows.to(u.device)]
+            chosen[rows] = _in_nucleus(p, top_p[rows], drawn) if narrow else _at_quantile(p, drawn)
+    return chosen
+
+
+def _in_nucleus(p: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+    """Draw from the most probable tokens that hold the share `top_p`, (m, V), (m,), (m,) -> (m,)."""
+    p, order = p.sort(dim=1, descending=True, stable=True)
+    p = p.masked_fill(p.cumsum(1) - p >= top_p[:, None], 0.0)  # the first token always stays
+    return order.gather(1, _at_quantile(p, u)[:, None])[:, 0]
 
 
 def _at_quantile(p: Tensor, u: Tensor) -> Tensor:
     """The first index where the cumulated probability exceeds u; never one of probability 0, (m, V), (m,) -> (m,)."""
-    cumulated = p.double().cumsum(1)
-    total = cumulated[:, -1:]
-    return torch.searchsorted(cumulated, u[:, None].clamp(max=1 - 1e-9) * total, right=True)[:, 0]
+    device = p.device
+    cumulated = (p.cpu() if device.type == "mps" else p).double().cumsum(1)  # Apple GPUs have no float64
+    reached = u[:, None].to(cumulated.device).clamp(max=1 - 1e-9) * cumulated[:, -1:]
+    return torch.searchsorted(cumulated, reached, right=True)[:, 0].to(device)
 
 
 def _entropy(logits: Tensor, log_z: Tensor) -> Tensor:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import torch
 from torch import Tensor
 
 from unembed.decode.config import DecodeConfig
-from unembed.decode.predict import Predictor
+from unembed.decode.predict import Answer, Ask
 from unembed.decode.strategies.base import State
+from unembed.decode.texts import Texts
 
 
-def score(batch: Predictor, state: State, length_log_p: Tensor, config: DecodeConfig) -> Tensor:
+def score(texts: Texts, state: State, length_log_p: Tensor, config: DecodeConfig) -> Generator[Ask, Answer, Tensor]:
     """Mean log-probability of the tokens plus the weighted log-probability of the length, (n,)."""
     if config.score == "revealed":
         log_p = state.confidence.clamp(min=1e-9).log()
     else:
-        log_p = pseudo_log_likelihood(batch, state.tokens, config.score_passes)
+        log_p = yield from pseudo_log_likelihood(texts, state.tokens, config.score_passes)
     return log_p.mean(1) + config.length_weight * length_log_p
 
 
-def pseudo_log_likelihood(batch: Predictor, tokens: Tensor, passes: int) -> Tensor:
+def pseudo_log_likelihood(texts: Texts, tokens: Tensor, passes: int) -> Generator[Ask, Answer, Tensor]:
     """Log-probability of every token given the others, each pass hiding every `passes`-th position, (n, L).
 
     With as many passes as tokens each is judged alone (the pseudo-log-likelihood proper).
@@ -29,5 +32,5 @@ def pseudo_log_likelihood(batch: Predictor, tokens: Tensor, passes: int) -> Tens
     total = torch.zeros(tokens.shape)
     for part in range(parts):
         at = (torch.arange(length) % parts == part).expand_as(tokens)
-        total += batch.log_probability(tokens, at)
+        total += yield from texts.log_probability(tokens, at)
     return total

@@ -26,8 +26,8 @@ Vectors = npt.NDArray[np.floating]
 Advance = Callable[[int], None]
 """Called with the number of texts that are done."""
 
-# Vectors handed to the inverter at once: enough to fill its batches of every length.
-CHUNK = 1024
+# Vectors handed to the inverter at once: enough to fill its batches of every length, and no more than can be lost.
+CHUNK = 512
 # Similarities held at once by the search for nearest neighbours: 2**23 are 32 MB.
 _SIMILARITIES = 2**23
 
@@ -39,6 +39,8 @@ class System(Protocol):
     kind: str
     description: str
     settings: dict[str, Any]
+    chunk: int | None
+    """How many vectors to hand over at once; None: all."""
 
     def recover(self, vectors: Vectors, advance: Advance) -> list[str]:
         """One text for each vector of (n, d), in order."""
@@ -47,18 +49,17 @@ class System(Protocol):
 class Strategy:
     """The inverter, from nothing but masks."""
 
+    chunk: int | None = CHUNK
+
     def __init__(self, name: str, inverter: Inverter, config: DecodeConfig) -> None:
         self.name, self.kind, self.description = name, "inverter", "the inverter, from 100 % mask"
         self.settings = dataclasses.asdict(config)
         self._inverter, self._config = inverter, config
 
     def recover(self, vectors: Vectors, advance: Advance) -> list[str]:
-        """Invert a chunk at a time."""
-        texts: list[str] = []
-        for start in range(0, len(vectors), CHUNK):
-            chunk = vectors[start : start + CHUNK].astype(np.float32)
-            texts.extend(inversion.text for inversion in self._inverter.invert(chunk, self._config))
-            advance(len(texts))
+        """Invert them."""
+        texts = [inversion.text for inversion in self._inverter.invert(vectors.astype(np.float32), self._config)]
+        advance(len(texts))
         return texts
 
 
@@ -73,6 +74,8 @@ class Unconditional(Strategy):
 
 class RandomTokens:
     """Tokens drawn by their frequency in training, as many as a training text has."""
+
+    chunk: int | None = None
 
     def __init__(self, dataset: Dataset, seed: int, limit: int | None = None) -> None:
         self.name, self.kind = "random", "baseline"
@@ -100,6 +103,8 @@ class RandomTokens:
 
 class Nearest:
     """The training text whose vector is nearest, one shard in memory at a time."""
+
+    chunk: int | None = None
 
     def __init__(self, dataset: Dataset, limit: int | None = None) -> None:
         self.name, self.kind = "nearest", "baseline"

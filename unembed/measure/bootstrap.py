@@ -36,7 +36,9 @@ def estimate(columns: dict[str, Array], *, resamples: int, seed: int) -> dict[st
         values = values[np.isfinite(values)]
         if np.isfinite(value) and len(values):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-            result[name] = Estimate(value, float(low), float(high), len(table))
+            # A text without anything to count (no token for the language model) is not among the n.
+            texts = int(np.count_nonzero(table[:, part].any(axis=1)))
+            result[name] = Estimate(value, float(low), float(high), texts)
     return result
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from unembed.data.windows import SPLITS, split_of, text_hash
 from unembed.errors import DataError
 from unembed.measure import provenance
 from unembed.measure.baselines import Advance, Nearest, Strategy, System, Vectors
-from unembed.measure.bootstrap import estimate
-from unembed.measure.metrics import Array, Bleu, cosine, score_texts
+from unembed.measure.metrics import Array
 from unembed.measure.perplexity import LanguageModel
-from unembed.measure.results import NearCopies, Results, Sample, Scores, SystemResult
+from unembed.measure.recovery import Keeper, Recovery, recover
+from unembed.measure.results import NearCopies, Results, SystemResult
+from unembed.measure.scorer import Columns, Rows, Scorer, estimate_of
 from unembed.model.artifact import check_encoder
 
 if TYPE_CHECKING:
@@ -30,12 +27,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the number of texts done, and of how many."""
 
-LENGTHS = ((1, 2), (3, 8), (9, 16), (17, 24), (25, 32), (33, 1 << 30))
-"""Buckets of the number of tokens of the original; empty ones are left out of the results."""
 HELD_OUT = "held-out"
 """Name of a split that the caller vouches for: texts of a source that was never trained on."""
-COPY_F1 = 0.8
-_CHUNK = 1024
+# A text is a near copy of its nearest training text above either of these.
+COPY_F1, COPY_COSINE = 0.8, 0.95
 
 
 def evaluate(
@@ -46,6 +41,7 @@ def evaluate(
     baselines: Sequence[System] = (),
     *,
     perplexity: LanguageModel | None = None,
+    perplexity_texts: int = 500,
     split: str = "test",
     allow_train: bool = False,
     seed: int = 0,
@@ -55,6 +51,7 @@ def evaluate(
     weights: str = "",
     command: str | None = None,
     notes: Sequence[str] = (),
+    keeper: Keeper | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Score every strategy and every baseline on the same texts.
@@ -66,6 +63,7 @@ def evaluate(
         strategies: Decoding settings by the name they get in the results.
         baselines: Systems from `baselines.baseline`.
         perplexity: Language model from `perplexity.load`; None leaves perplexity out.
+        perplexity_texts: How many of the texts the language model reads; it costs more than all else.
         split: Where the texts come from; checked against the texts themselves.
         allow_train: Accept texts of the training split; the results then say so.
         seed: Decides the bootstrap draws and which samples are kept.
@@ -75,9 +73,10 @@ def evaluate(
         weights: sha256 of the inverter's weights.
         command: The command line; None takes that of this process.
         notes: More that a reader of the results must know.
+        keeper: Keeps what was recovered and scored, so that a stopped evaluation can go on.
         progress: Called as the work goes on.
     """
-    notes = list(notes) + _check_split(examples.texts, split, allow_train)
+    notes = list(notes) + _check_split(examples, split, allow_train, inverter.artifact.info)
     vectors = examples.vectors
     check_encoder(inverter.artifact, dim=vectors.shape[1])
     if encoder is None:
@@ -86,31 +85,45 @@ def evaluate(
         check_encoder(inverter.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
     if perplexity is None:
         notes.append("perplexity was left out: no language model was given")
-    scorer = Scorer(examples, inverter.artifact.tokenizer, encoder, perplexity)
+    elif perplexity_texts < len(vectors):
+        notes.append(f"perplexity is that of the first {perplexity_texts:,} texts (they are in random order)")
+    scorer = Scorer(examples, inverter.artifact.tokenizer, encoder, perplexity, perplexity_texts)
     shown = sorted(np.random.default_rng(seed).permutation(len(examples.texts))[:samples].tolist())
+    keeper = keeper or Keeper()
 
-    systems: list[SystemResult] = []
-    near_copies: NearCopies | None = None
     ways: list[System] = [Original(examples.texts)]
     ways += [Strategy(name, inverter, config) for name, config in strategies.items()]
     ways += baselines
     _check_names([way.name for way in ways])
+    columns: dict[str, Columns] = {}
+    recoveries: dict[str, Recovery] = {}
     for way in ways:
-        with count_passes(inverter.artifact.net) as passes:
-            started = time.perf_counter()
-            recovered = way.recover(vectors, _advance(progress, f"{way.name}: recovering", len(vectors)))
-            seconds = time.perf_counter() - started
-        columns = scorer.columns(recovered, _advance(progress, f"{way.name}: scoring", len(vectors)))
-        overall, by_source, by_length = scorer.estimates(columns, resamples, seed)
+        kept = recover(
+            way, vectors, inverter.artifact.net, keeper, _advance(progress, f"{way.name}: recovering", len(vectors))
+        )
+        if not kept.columns:
+            found = scorer.columns(kept.texts, _advance(progress, f"{way.name}: scoring", len(vectors)))
+            kept.columns = {name: values.tolist() for name, values in found.items()}
+            keeper.save()
+        recoveries[way.name] = kept
+        columns[way.name] = {name: np.array(values) for name, values in kept.columns.items()}
+    near_copies, original = None, None
+    for way in ways:
+        if isinstance(way, Nearest):
+            near_copies, original = _near_copies(way, recoveries[way.name], columns[way.name]["token_f1"])
+    systems: list[SystemResult] = []
+    for number, way in enumerate(ways):
+        _advance(progress, "intervals", len(ways))(number)
+        kept, rows = recoveries[way.name], columns[way.name]
+        overall, by_source, by_length = scorer.estimates(rows, resamples, seed)
+        without = None if original is None else estimate_of(rows, original, resamples=resamples, seed=seed)
         systems.append(
             SystemResult(
                 way.name, way.kind, way.description, way.settings, overall, by_source, by_length,
-                seconds / len(vectors), passes.rows / len(vectors) if passes.rows else None,
-                scorer.samples(shown, recovered, columns),
+                kept.seconds / len(vectors), kept.passes / len(vectors) if kept.passes else None,
+                scorer.samples(shown, kept.texts, rows), without,
             )
         )  # fmt: skip
-        if isinstance(way, Nearest):
-            near_copies = _near_copies(way, columns["token_f1"])
     ceiling = systems[0].overall.get("cosine")
     if ceiling is not None and ceiling.value < 0.99:
         notes.append(
@@ -130,6 +143,8 @@ def evaluate(
 class Original:
     """The texts themselves: the ceiling of every metric, and a check that the encoder still gives these vectors."""
 
+    chunk: int | None = None
+
     def __init__(self, texts: list[str]) -> None:
         self.name, self.kind, self.description = "original", "reference", "the texts themselves"
         self.settings: dict[str, Any] = {}
@@ -140,110 +155,15 @@ class Original:
         return self._texts
 
 
-class Scorer:
-    """Scores recovered texts against fixed originals, overall and by group."""
-
-    def __init__(
-        self, examples: Examples, tokenizer: Tokenizer, encoder: Encoder | None, language_model: LanguageModel | None
-    ) -> None:
-        self.bleu = Bleu()
-        self._examples, self._encoder, self._language_model = examples, encoder, language_model
-        # A copy of the tokenizer, for its padding and truncation are settings of the object.
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokens = self._tokenize(examples.texts)
-        lengths = np.array([len(row) for row in self._tokens])
-        sources = np.array(examples.sources)
-        self._sources = {str(name): np.flatnonzero(sources == name) for name in np.unique(sources)}
-        self._lengths = {
-            f"{low}-{high}" if high <= 32 else f"{low}+": np.flatnonzero((lengths >= low) & (lengths <= high))
-            for low, high in LENGTHS
-        }
-
-    def columns(self, recovered: list[str], advance: Advance) -> dict[str, Array]:
-        """Columns (n, k) of every metric."""
-        if len(recovered) != len(self._examples.texts):
-            raise DataError(f"{len(recovered)} texts came back for {len(self._examples.texts)} vectors")
-        parts: list[dict[str, Array]] = []
-        for start in range(0, len(recovered), _CHUNK):
-            parts.append(self._score(slice(start, start + _CHUNK), recovered[start : start + _CHUNK]))
-            advance(min(start + _CHUNK, len(recovered)))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def estimates(
-        self, columns: dict[str, Array], resamples: int, seed: int
-    ) -> tuple[Scores, dict[str, Scores], dict[str, Scores]]:
-        """Scores over all texts, by source and by length."""
-
-        def over(rows: Any) -> Scores:
-            return estimate({name: c[rows] for name, c in columns.items()}, resamples=resamples, seed=seed)
-
-        by_source = {name: over(rows) for name, rows in self._sources.items()}
-        by_length = {name: over(rows) for name, rows in self._lengths.items() if len(rows)}
-        return over(slice(None)), by_source, by_length
-
-    def samples(self, rows: Sequence[int], recovered: list[str], columns: dict[str, Array]) -> list[Sample]:
-        """What was recovered of these texts."""
-        cosines = columns.get("cosine")
-        return [
-            Sample(
-                self._examples.texts[i], recovered[i], self._examples.sources[i],
-                float(columns["token_accuracy"][i, 0]), None if cosines is None else float(cosines[i, 0]),
-            )
-            for i in rows
-        ]  # fmt: skip
-
-    def _score(self, rows: slice, recovered: list[str]) -> dict[str, Array]:
-        tokens = self._tokenize(recovered)
-        columns = score_texts(self._examples.texts[rows], recovered, self._tokens[rows], tokens, self.bleu)
-        if self._encoder is not None:
-            # Some encoders refuse an empty text; an empty recovery has cosine 0.
-            there = [i for i, text in enumerate(recovered) if text]
-            values = np.zeros((len(recovered), 2))
-            values[:, 1] = 1
-            if there:
-                again = self._encoder.encode([recovered[i] for i in there])
-                values[there, 0] = cosine(again, self._examples.vectors[rows][there])
-            columns["cosine"] = values
-        if self._language_model is not None:
-            columns["perplexity"] = self._language_model.log_likelihoods(recovered)
-        return columns
-
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-@dataclass(slots=True)
-class Passes:
-    """Rows that went through the net."""
-
-    rows: int = 0
-
-
-@contextmanager
-def count_passes(net: Any) -> Iterator[Passes]:
-    """Count texts times forward passes while the block runs; a guided step counts twice, a candidate once more."""
-    passes = Passes()
-
-    def count(_: Any, inputs: tuple[Any, ...]) -> None:
-        passes.rows += inputs[0].shape[0]
-
-    hook = net.register_forward_pre_hook(count)
-    try:
-        yield passes
-    finally:
-        hook.remove()
-
-
-def _check_split(texts: list[str], split: str, allow_train: bool) -> list[str]:
+def _check_split(examples: Examples, split: str, allow_train: bool, info: dict[str, Any]) -> list[str]:
     """The notes about where the texts come from; the split of a text is a function of the text, so it is checked."""
+    texts = examples.texts
     if not texts:
         raise DataError("there are no texts to evaluate on: encode more text or choose another split")
     if split not in (*SPLITS, HELD_OUT):
         raise DataError(f"no split named {split!r}: choose one of {', '.join(SPLITS)}, or {HELD_OUT}")
     if split == HELD_OUT:
-        return ["held-out: that these texts were never trained on is the caller's word"]
+        return [_check_held_out(set(examples.sources), trained_sources(info))]
     strangers = sum(split_of(text_hash(text)) != split for text in texts)
     if strangers:
         raise DataError(
@@ -257,22 +177,53 @@ def _check_split(texts: list[str], split: str, allow_train: bool) -> list[str]:
     return ["TRAINING TEXTS: the inverter was trained on these texts; the numbers measure memory, not inversion"]
 
 
+def _check_held_out(sources: set[str], trained: set[str] | None) -> str:
+    """The note about held-out sources, or the refusal of those that are none."""
+    if trained is None:
+        return "held-out: the inverter does not name its training sources; that these are others is the caller's word"
+    # `de/news` and `news` may be one file, encoded with others or alone.
+    bare = {name.rsplit("/", 1)[-1] for name in trained}
+    seen = sorted(name for name in sources if name in trained or name.rsplit("/", 1)[-1] in bare)
+    if seen:
+        raise DataError(
+            f"not held out: the inverter was trained on {', '.join(seen)}; encode a dataset from other sources only, "
+            "or use the split test"
+        )
+    return f"held-out: none of these sources is among the {len(trained)} that the inverter was trained on"
+
+
+def trained_sources(info: dict[str, Any]) -> set[str] | None:
+    """The sources that an inverter says it was trained on; None if it says nothing."""
+    data = info.get("data")
+    named = data.get("sources") if isinstance(data, dict) else None
+    if isinstance(named, str):
+        named = named.split(", ")
+    return {str(name) for name in named} if named else None
+
+
 def _check_names(names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"two systems are named {twice[0]!r}: give each strategy and baseline its own name")
 
 
-def _near_copies(nearest: Nearest, f1: Array) -> NearCopies:
+def _near_copies(nearest: Nearest, kept: Recovery, f1: Array) -> tuple[NearCopies, Rows]:
+    """How close the texts are to the training texts, and the rows of those that are no near copies."""
     quantiles = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-    values = np.quantile(nearest.cosines.astype(np.float64), quantiles)
-    return NearCopies(
+    cosines = np.array(kept.cosines)
+    by_tokens, by_cosine = f1[:, 0] > COPY_F1, cosines > COPY_COSINE
+    either = by_tokens | by_cosine
+    copies = NearCopies(
         n=len(f1),
         training_texts=nearest.training_texts,
-        cosine_quantiles={str(q): float(value) for q, value in zip(quantiles, values, strict=True)},
+        cosine_quantiles={str(q): float(np.quantile(cosines, q)) for q in quantiles},
         f1_threshold=COPY_F1,
-        copies=int((f1[:, 0] > COPY_F1).sum()),
+        copies=int(by_tokens.sum()),
+        cosine_threshold=COPY_COSINE,
+        cosine_copies=int(by_cosine.sum()),
+        left_out=int(either.sum()),
     )
+    return copies, np.flatnonzero(~either)
 
 
 def _advance(progress: Progress | None, label: str, total: int) -> Advance:

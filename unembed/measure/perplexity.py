@@ -6,7 +6,6 @@ read; none of the package's code is imported. Any other name is a folder or a hu
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from importlib import metadata
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from unembed.data.shards import file_sha256
 from unembed.errors import DataError, MissingExtraError, UnembedError
 from unembed.measure.metrics import Array
 
@@ -70,10 +70,11 @@ class CausalLM:
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])  # (n, length)
         real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
         # Padding stands on the right, where a causal model cannot see it from any scored token.
-        logits = self._model(input_ids=ids, attention_mask=real).logits[:, :-1]  # (n, length - 1, vocab)
-        losses = F.cross_entropy(logits.transpose(1, 2).float(), ids[:, 1:], reduction="none")
-        losses = (losses * real[:, 1:]).double().sum(1)
-        return np.stack([losses.numpy(), real[:, 1:].sum(1).numpy()], axis=1)
+        logits = self._model(input_ids=ids, attention_mask=real).logits  # (n, length, vocab)
+        row, place = real[:, 1:].nonzero(as_tuple=True)  # each scored token is predicted one place before it
+        losses = F.cross_entropy(logits[row, place].float(), ids[row, place + 1], reduction="none")
+        sums = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, losses.double())
+        return np.stack([sums.numpy(), real[:, 1:].sum(1).numpy()], axis=1)
 
 
 def load(spec: str) -> CausalLM:
@@ -116,7 +117,6 @@ def smollm2_file() -> Path:
 
 def verify(path: Path, expected: str) -> None:
     """Refuse a file that is not, byte for byte, the one that was pinned."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_sha256(path)
     if found != expected:
         raise DataError(f"{path} has sha256 {found}, expected {expected}: reinstall {PACKAGE}")

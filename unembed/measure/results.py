@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
+from unembed.data.shards import write_whole
 from unembed.errors import DataError
+from unembed.typed import build
 
 FORMAT = 1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,8 @@ class SystemResult:
     passes_per_text: float | None
     """Forward passes of the denoiser that one text took, each candidate and guidance pass counted; None: no net."""
     samples: list[Sample]
+    without_copies: Scores | None = None
+    """Over the texts that are not near copies of training texts; None if that was not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class NearCopies:
     f1_threshold: float
     copies: int
     """Texts whose nearest training text has a token F1 above the threshold."""
+    cosine_threshold: float | None = None
+    cosine_copies: int | None = None
+    """Texts whose nearest training text has a cosine above the threshold."""
+    left_out: int | None = None
+    """Near copies by either: the texts that are left out of `SystemResult.without_copies`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,7 @@ def from_dict(values: dict[str, Any]) -> Results:
     """Rebuild results; an unknown or missing key or a value of another kind is an error."""
     if isinstance(values, dict) and values.get("format") != FORMAT:
         raise DataError(f"results of format {values.get('format')!r}, expected {FORMAT}: run `unembed evaluate` again")
-    built: Results = _build(Results, values, "results")
-    return built
+    return build(Results, values, "results", DataError)
 
 
 def save(results: Results, path: Path | str) -> None:
@@ -124,12 +129,7 @@ def save(results: Results, path: Path | str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(to_dict(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda part: part.write_text(text, "utf-8"))
 
 
 def load(path: Path | str) -> Results:
@@ -144,34 +144,3 @@ def load(path: Path | str) -> Results:
         return from_dict(values)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _build(kind: Any, value: Any, where: str) -> Any:
-    """`value` (from JSON) as an instance of the annotation `kind`."""
-    origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if type(None) in args:  # X | None
-        return None if value is None else _build(args[0], value, where)
-    if origin is dict and isinstance(value, dict):
-        return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    if origin is list and isinstance(value, list):
-        return [_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        return _build_dataclass(kind, value, where)
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if kind in (int, str) and type(value) is kind:
-        return value
-    raise DataError(f"{where} is {str(value)[:40]!r}, not a {getattr(origin or kind, '__name__', kind)}")
-
-
-def _build_dataclass(kind: type[T], value: dict[str, Any], where: str) -> T:
-    hints = get_type_hints(kind)
-    for key in value:
-        if key not in hints:
-            raise DataError(f"{where} has an unknown key {key!r}: written by another version of unembed?")
-    for key in hints:
-        if key not in value:
-            raise DataError(f"{where} lacks the key {key!r}: written by another version of unembed?")
-    return kind(**{key: _build(hint, value[key], f"{where}.{key}") for key, hint in hints.items()})

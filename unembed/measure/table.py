@@ -21,14 +21,16 @@ def terminal_table(results: Results) -> str:
             parts.append(f"{best.name}, by {title}\n" + plain(group_rows(title, groups, intervals=False)))
     if results.near_copies is not None:
         parts.append(near_copies_line(results))
+        if results.near_copies.left_out:
+            parts.append("without them\n" + plain(systems_rows(results, intervals=True, copies=False)))
     parts.extend(f"note: {note}" for note in results.notes)
     return "\n\n".join(parts)
 
 
 def markdown_table(results: Results, view: str = "systems", columns: Sequence[str] = (), system: str = "") -> str:
-    """One Markdown table: `systems`, `source`, `length`, or `samples` (the last three of one system)."""
-    if view == "systems":
-        return markdown(systems_rows(results, columns=columns, intervals=True))
+    """One Markdown table: `systems`, `originals` (no near copies), or of one system `source`, `length`, `samples`."""
+    if view in ("systems", "originals"):
+        return markdown(systems_rows(results, columns=columns, intervals=True, copies=view == "systems"))
     chosen = results.system(system) if system else best_strategy(results)
     if chosen is None:
         raise ConfigError("these results hold no strategy to break down: name a system")
@@ -38,17 +40,20 @@ def markdown_table(results: Results, view: str = "systems", columns: Sequence[st
         return markdown(group_rows("tokens", chosen.by_length, columns=columns, intervals=True))
     if view == "samples":
         return markdown([["original", "recovered"], *([s.original, s.recovered] for s in chosen.samples)], left=2)
-    raise ConfigError(f"no table named {view!r}: choose one of systems, source, length, samples")
+    raise ConfigError(f"no table named {view!r}: choose one of systems, originals, source, length, samples")
 
 
-def systems_rows(results: Results, columns: Sequence[str] = (), *, intervals: bool) -> Rows:
-    """A row for each system."""
-    metrics = _metrics(columns, [system.overall for system in results.systems])
+def systems_rows(results: Results, columns: Sequence[str] = (), *, intervals: bool, copies: bool = True) -> Rows:
+    """A row for each system; `copies=False` leaves out near copies of training texts."""
+    scores = [system.overall if copies else system.without_copies or {} for system in results.systems]
+    if not any(scores):
+        raise ConfigError("near copies were not looked for here: evaluate with the baseline nearest")
+    metrics = _metrics(columns, scores)
     rows = [["system", *(metric.title for metric in metrics), "s/text", "passes"]]
-    for system in results.systems:
+    for system, found in zip(results.systems, scores, strict=True):
         passes = "" if system.passes_per_text is None else f"{system.passes_per_text:.1f}"
         seconds = "" if system.kind == "reference" else f"{system.seconds_per_text:.4f}"
-        rows.append([system.name, *_cells(metrics, system.overall, intervals), seconds, passes])
+        rows.append([system.name, *_cells(metrics, found, intervals), seconds, passes])
     return rows
 
 
@@ -73,9 +78,11 @@ def near_copies_line(results: Results) -> str:
     near = results.near_copies
     assert near is not None
     quantiles = near.cosine_quantiles
+    by_cosine = "" if near.cosine_copies is None else f", {near.cosine_copies:,} a cosine above {near.cosine_threshold}"
+    either = "" if near.left_out is None else f" ({near.left_out:,} by either)"
     return (
-        f"near copies: {near.copies:,} of {near.n:,} texts have token F1 above {near.f1_threshold} to the nearest of "
-        f"{near.training_texts:,} training texts; cosine to it: median {quantiles['0.5']:.3f}, "
+        f"near copies: {near.copies:,} of {near.n:,} texts have token F1 above {near.f1_threshold}{by_cosine} to the "
+        f"nearest of {near.training_texts:,} training texts{either}; cosine to it: median {quantiles['0.5']:.3f}, "
         f"95 % below {quantiles['0.95']:.3f}"
     )
 

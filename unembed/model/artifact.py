@@ -158,4 +158,3 @@ def _description(folder: Path) -> dict[str, Any]:
         odd = ", ".join(sorted(description.keys() ^ known))
         raise CheckpointError(f"{path} has unknown or missing keys ({odd}): upgrade unembed or copy the folder again")
     return description
-

@@ -21,18 +21,28 @@ from unembed.model.objective import Batch
 # About 1M texts of 384 dimensions, 0.8 GB, are in memory at once.
 GROUP_SHARDS = 64
 
-Rows = tuple[list[npt.NDArray[np.integer]], npt.NDArray[np.float16], list[str]]
+Tokens = list[npt.NDArray[np.integer]]
+
+
+class TrainingRows(Protocol):
+    """The training rows of some shards."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def take(self, rows: npt.NDArray[np.intp], key: tuple[int, ...]) -> tuple[Tokens, npt.NDArray[np.float16]]:
+        """Tokens and vectors of some rows; what is random about them depends on the key alone."""
 
 
 class ShardReader(Protocol):
-    """What training needs of a dataset (`unembed.data.dataset.Dataset`)."""
+    """What training needs of a dataset (`Dataset`, or `OnlineDataset`, which encodes as it goes)."""
 
     @property
     def shards(self) -> int:
         """Number of shards."""
 
-    def shard(self, index: int, split: str) -> Rows:
-        """Tokens, vectors and sources of one shard's rows that belong to the split."""
+    def training_rows(self, shards: list[int]) -> TrainingRows:
+        """The training split of these shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,8 @@ def stream(data: ShardReader, batch_texts: int, seed: int, start: Cursor) -> Ite
         groups = _groups(data.shards, seed, cursor.epoch)
         yielded = False
         for index in range(cursor.group, len(groups)):
-            tokens, vectors = _load(data, groups[index])
-            order = np.random.default_rng([seed, cursor.epoch, index]).permutation(len(tokens))
+            group = data.training_rows(groups[index])
+            order = np.random.default_rng([seed, cursor.epoch, index]).permutation(len(group))
             # The remainder of a group is left out this time; the next epoch groups and shuffles differently.
             batches = 0 if not len(order) else max(1, len(order) // batch_texts)
             first = cursor.batch if index == cursor.group else 0
@@ -61,13 +71,13 @@ def stream(data: ShardReader, batch_texts: int, seed: int, start: Cursor) -> Ite
                 last = number + 1 == batches
                 after = Cursor(cursor.epoch, index + 1, 0) if last else Cursor(cursor.epoch, index, number + 1)
                 yielded = True
-                yield collate([tokens[i] for i in rows], vectors[rows]), after
+                yield collate(*group.take(rows, (seed, cursor.epoch, index, number))), after
         if not yielded and cursor == Cursor(cursor.epoch):
             raise DataError("the training split is empty: encode more text first (unembed encode)")
         cursor = Cursor(cursor.epoch + 1)
 
 
-def collate(tokens: list[npt.NDArray[np.integer]], vectors: npt.NDArray[np.floating]) -> Batch:
+def collate(tokens: Tokens, vectors: npt.NDArray[np.floating]) -> Batch:
     """Pad token arrays into one batch, sorted by length so that micro-batches need little padding."""
     lengths = np.array([len(row) for row in tokens])
     order = np.argsort(lengths, kind="stable")
@@ -82,13 +92,3 @@ def collate(tokens: list[npt.NDArray[np.integer]], vectors: npt.NDArray[np.float
 def _groups(shards: int, seed: int, epoch: int) -> list[list[int]]:
     order = np.random.default_rng([seed, epoch]).permutation(shards).tolist()
     return [order[start : start + GROUP_SHARDS] for start in range(0, shards, GROUP_SHARDS)]
-
-
-def _load(data: ShardReader, shards: list[int]) -> tuple[list[npt.NDArray[np.integer]], npt.NDArray[np.float16]]:
-    tokens: list[npt.NDArray[np.integer]] = []
-    vectors = []
-    for shard in shards:
-        some_tokens, some_vectors, _ = data.shard(shard, "train")
-        tokens.extend(some_tokens)
-        vectors.append(some_vectors)
-    return tokens, np.concatenate(vectors)

@@ -2,6 +2,7 @@
 
     c = net.condition(vectors)          (n, d)              -> (n, width)      eq. 5
     h = net(tokens, t, c)               (n, L), (n,), (n, width) -> (n, L, width)
+    h = net(tokens, t, c, at=places)    only at these m places   -> (m, width)
     logits = net.logits(h)              (..., width)        -> (..., vocab)    eq. 3
 
 `t` is told as the share of masked tokens, 1 - alpha_t, which at decoding time is simply counted.
@@ -36,6 +37,8 @@ class Denoiser(nn.Module):
         # Text position i has entry i + 1; entry 0 and entry L + 1 frame the text and go to the prefix tokens.
         self.position = nn.Parameter(torch.randn(config.max_tokens + 2, width) * 0.02)
         self.project = nn.Sequential(nn.Linear(config.vector_dim, width), nn.GELU(), nn.Linear(width, width))
+        if config.shortcuts:
+            self.project_shortcut = nn.Linear(config.vector_dim, width)
         self.no_vector = nn.Parameter(torch.zeros(width))  # the condition of "no vector", for guidance
         self.embed_norm = nn.LayerNorm(width, eps=1e-6) if config.norm == "post" else nn.Identity()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -50,6 +53,9 @@ class Denoiser(nn.Module):
             # The transformer starts silent: until it has learned something, the bag of words speaks.
             nn.init.zeros_(speak.weight)
             self.bag = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            if config.shortcuts:
+                self.bag_shortcut = nn.Linear(width, width)
+                nn.init.zeros_(self.bag_shortcut.weight)
         if config.account:
             self.said = nn.Linear(width, width, bias=False)
             nn.init.zeros_(self.said.weight)
@@ -61,6 +67,12 @@ class Denoiser(nn.Module):
         if config.bag_of_words:
             with torch.no_grad():
                 self.bag[-1].get_parameter("weight").mul_(0.1)  # begin near the unigram, not with loud noise
+        if config.shortcuts:
+            # The condition begins as the vector itself: the words of a text are nearly a linear function of it.
+            nn.init.orthogonal_(self.project_shortcut.weight)
+            nn.init.zeros_(self.project_shortcut.bias)
+            with torch.no_grad():
+                self.project[-1].get_parameter("weight").mul_(0.1)
         # Tokens that no text may contain; set by `forbid`, saved with the weights.
         self.register_buffer("forbidden", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.forbidden: Tensor
@@ -75,15 +87,21 @@ class Denoiser(nn.Module):
         if vectors is None:
             return self.no_vector.expand(n, -1)
         # Unit vectors have tiny entries (about 1/sqrt(d)); give the projection inputs of unit variance.
-        c: Tensor = self.project(vectors * (math.sqrt(self.config.vector_dim) / self.config.vector_norm))
-        return c
+        given = vectors * (math.sqrt(self.config.vector_dim) / self.config.vector_norm)
+        c: Tensor = self.project(given)
+        return c + self.project_shortcut(given) if self.config.shortcuts else c
 
     def length_logits(self, c: Tensor) -> Tensor:
         """Logits of the number of tokens (n, max_tokens + 1); a text has at least one."""
         return F.pad(self.length(c), (1, 0), value=-torch.inf)
 
-    def forward(self, tokens: Tensor, t: Tensor, c: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Hidden states of the text positions, ready for `logits`."""
+    def forward(
+        self, tokens: Tensor, t: Tensor, c: Tensor, valid: Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states of the text positions, ready for `logits`: (n, L, width).
+
+        With `at` (m,), places counted through the batch (text * L + position), only of those: (m, width).
+        """
         length = tokens.shape[1]
         embedded = self.embed(tokens)  # (n, L, width)
         if self.config.account:
@@ -97,22 +115,27 @@ class Denoiser(nn.Module):
         x = self.embed_norm(x)
         prefixed = None if valid is None else F.pad(valid, (self.config.prefix_tokens, 0), value=True)
         time = time_features(t)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x, time, c, prefixed)
-        hidden: Tensor = self.final(x[:, self.config.prefix_tokens :])
-        if self.config.bag_of_words:
-            hidden = hidden + self.bag(c)[:, None]
-        return hidden
+        if at is None:
+            hidden: Tensor = self.final(last(x, time, c, prefixed)[:, self.config.prefix_tokens :])
+            return hidden + self.bag_hidden(c)[:, None] if self.config.bag_of_words else hidden
+        places = (at // length, at % length + self.config.prefix_tokens)
+        if self.config.conv:  # its last convolution needs the neighbours too
+            hidden = self.final(last(x, time, c, prefixed)[places])
+        else:
+            hidden = self.final(last(x, time, c, prefixed, places))
+        return hidden + self.bag_hidden(c)[places[0]] if self.config.bag_of_words else hidden
 
     def bag_hidden(self, c: Tensor) -> Tensor:
         """The bag-of-words path alone: one hidden state for each text, the same for all its positions. (n, width)."""
         hidden: Tensor = self.bag(c)
-        return hidden
+        return hidden + self.bag_shortcut(c) if self.config.shortcuts else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, through the tied embeddings (eq. 3)."""
-        scores = F.linear(hidden, self.embed.weight, self.bias)
-        return scores.masked_fill(self.forbidden, -torch.inf)
+        return F.linear(hidden, self.embed.weight, self.bias.masked_fill(self.forbidden, -torch.inf))
 
     def _frame(self, x: Tensor, c: Tensor, valid: Tensor | None, length: int) -> Tensor:
         """Put the prefix tokens in front: they carry the vector, and by their position the ends of the text."""
@@ -149,35 +172,46 @@ class Block(nn.Module):
         self.near1 = Neighbours(width, 5) if config.conv else None
         self.near2 = Neighbours(width, 3) if config.conv else None
 
-    def forward(self, x: Tensor, time: Tensor, c: Tensor, valid: Tensor | None) -> Tensor:
-        """(n, P + L, width) -> the same."""
+    def forward(
+        self,
+        x: Tensor,
+        time: Tensor,
+        c: Tensor,
+        valid: Tensor | None,
+        places: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """(n, P + L, width) -> the same; or only at m places, each a text and a position in it: (m, width)."""
         modulation = (self.from_time(time) + self.from_vector(c))[:, None]  # eq. 8, 9
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
+        x = self._convolve(x, self.near1, valid)
+        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, valid)
+        if places is not None:  # from here on every position is for itself
+            x, mixed = x[places], mixed[places]
+            scale1, shift1, gate1, scale2, shift2, gate2 = modulation[places[0], 0].chunk(6, -1)
+        attended = self.dropout(self.out(mixed))
         if self.post:
-            x = self._convolve(x, self.near1, valid)
-            x = self.norm1(x + (1 + gate1) * self._attend(x, valid)) * (1 + scale1) + shift1
+            x = self.norm1(x + (1 + gate1) * attended) * (1 + scale1) + shift1
             x = self._convolve(x, self.near2, valid)
             x = self.norm2(x + (1 + gate2) * self._mlp(x)) * (1 + scale2) + shift2
             return x
-        x = self._convolve(x, self.near1, valid)
-        x = x + gate1 * self._attend(self.norm1(x) * (1 + scale1) + shift1, valid)  # eq. 10
+        x = x + gate1 * attended  # eq. 10
         x = self._convolve(x, self.near2, valid)
         x = x + gate2 * self._mlp(self.norm2(x) * (1 + scale2) + shift2)
         return x
 
-    def _attend(self, x: Tensor, valid: Tensor | None) -> Tensor:
+    def _mix(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Attention without its output layer."""
         # Written out: at these lengths the fused kernel's backward pass is ten times slower on a CPU.
         n, length, width = x.shape
         q, k, v = self.qkv(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2)  # (n, heads, length, length)
         if valid is not None:
             scores = scores.masked_fill(~valid[:, None, None], -1e9)
-        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width)
-        attended: Tensor = self.dropout(self.out(mixed))
-        return attended
+        mixed: Tensor = (scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width)
+        return mixed
 
     def _mlp(self, x: Tensor) -> Tensor:
-        inner: Tensor = self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))
+        inner: Tensor = self.dropout(self.down(_gelu(self.up(x))))
         return inner
 
     def _convolve(self, x: Tensor, near: nn.Module | None, valid: Tensor | None) -> Tensor:
@@ -205,6 +239,15 @@ class Neighbours(nn.Module):
         for offset in range(1, size):
             total = torch.addcmul(total, padded[:, offset : offset + length], self.taps[offset])
         return total
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """GELU in its tanh form; without gradients on a CPU as x * sigmoid(...), which takes half the time of torch's."""
+    if not (torch.is_inference_mode_enabled() and x.is_cpu and x.dtype == torch.float32):
+        return F.gelu(x, approximate="tanh")
+    slope = 2 * math.sqrt(2 / math.pi)
+    inner = (x * x).mul_(0.044715 * slope).add_(slope).mul_(x)
+    return inner.sigmoid_().mul_(x)
 
 
 def time_features(t: Tensor) -> Tensor:

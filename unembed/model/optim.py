@@ -55,7 +55,9 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 
 def waits_for_bag(name: str) -> bool:
     """Parameters that the pretraining of the bag of words does not touch."""
-    return name.split(".")[0] not in ("embed", "project", "no_vector", "bias", "length", "bag")
+    return name.split(".")[0] not in (
+        "embed", "project", "project_shortcut", "no_vector", "bias", "length", "bag", "bag_shortcut",
+    )  # fmt: skip
 
 
 def build(net: Denoiser, config: TrainConfig) -> list[Optimizer]:

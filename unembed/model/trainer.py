@@ -36,7 +36,7 @@ from unembed.model import artifact, batches, checkpoint, objective, optim, runlo
 from unembed.model.artifact import Artifact
 from unembed.model.checkpoint import Progress
 from unembed.model.denoiser import Denoiser
-from unembed.model.precision import fast_bf16
+from unembed.precision import fast_bf16
 
 VALIDATION_LEVELS = (1.0, 0.5, 0.15)  # share of masked tokens
 
@@ -93,7 +93,7 @@ def build_net(config: Config, data: Dataset, init_from: Artifact | None = None) 
     net = Denoiser(config.model)
     net.forbid([config.model.mask_id, *special_ids(data.tokenizer)])
     if init_from is not None:
-        warmstart.from_inverter(net, init_from.net)
+        warmstart.from_inverter(net, init_from.net, same_encoder=init_from.encoder == data.encoder_info)
     elif config.model.init == "encoder":
         warmstart.from_minilm(net)
     if init_from is None:
@@ -123,6 +123,14 @@ def _typical_norm(data: Dataset) -> float:
     return round(float(np.sqrt(np.square(vectors).sum(1).mean())), 6)
 
 
+def _earlier_training(init_from: Artifact | None, data: Dataset) -> tuple[int, float]:
+    """Texts and seconds that went into the weights a stage starts from; those of another encoder do not count."""
+    if init_from is None or init_from.encoder != data.encoder_info:
+        return 0, 0.0
+    known = init_from.info.get("data", {})
+    return int(known.get("texts seen", 0)), float(known.get("seconds", 0.0))
+
+
 class Run:
     """One training run: its objects, its two loops, its files."""
 
@@ -146,6 +154,7 @@ class Run:
             runlog.claim(self.folder, config, data.fingerprint, resume=resume, begun=begun)
         self.accelerator.wait_for_everyone()
         self.log = runlog.MetricsLog(self.folder)
+        self.before = _earlier_training(init_from, data)
         self.net = build_net(config, data, init_from).to(self.accelerator.device)
         self.ema = copy.deepcopy(self.net).requires_grad_(False).eval()
         start = "bag" if config.train.bag_steps and config.model.bag_of_words else "denoise"
@@ -308,9 +317,7 @@ class Run:
         if not self.accelerator.is_main_process:
             return
         metrics = {
-            f"entropy_{level:g}": objective.validation_entropy(
-                self.ema, self.validation, level, self.config.train.seed
-            )
+            f"entropy_{level:g}": objective.validation_entropy(self.ema, self.validation, level, self.config.train.seed)
             for level in VALIDATION_LEVELS
         }
         score = sum(metrics.values()) / len(metrics)
@@ -319,7 +326,8 @@ class Run:
             seen = self.preview(self._artifact(), self.examples.head(self.config.train.preview_texts))
             metrics |= seen.metrics
             samples = seen.samples
-        metrics |= {"texts": float(self.progress.texts), "seconds": self.progress.seconds}
+        texts, seconds = self.before
+        metrics |= {"texts": texts + self.progress.texts, "seconds": seconds + self.progress.seconds}
         if score < self.progress.best:
             self.progress.best, self.progress.worse = score, 0
             self._save_inverter(self.folder / "best", metrics)
@@ -341,13 +349,14 @@ class Run:
         return self.out
 
     def _artifact(self, metrics: dict[str, float] | None = None) -> Artifact:
+        texts, seconds = self.before
         info: dict[str, Any] = {
             "data": {
                 "dataset": self.data.fingerprint,
                 "sources": ", ".join(sorted(self.data.source_counts)),
                 "train texts": self.data.count("train"),
-                "texts seen": self.progress.texts,
-                "seconds": round(self.progress.seconds),
+                "texts seen": texts + self.progress.texts,
+                "seconds": round(seconds + self.progress.seconds),
             },
             "metrics": {key: round(value, 4) for key, value in (metrics or {}).items()},
         }

@@ -47,8 +47,8 @@ def from_minilm(net: Denoiser) -> None:
 
 
 @torch.no_grad()
-def from_inverter(net: Denoiser, source: Denoiser) -> None:
-    """Copy another inverter's denoiser; what depends on its encoder (the first projection) starts anew."""
+def from_inverter(net: Denoiser, source: Denoiser, *, same_encoder: bool) -> None:
+    """Copy another inverter's denoiser; for another encoder, what reads its vectors starts anew."""
     if net.config.width != source.config.width or net.config.vocab_size != source.config.vocab_size:
         raise ConfigError(
             f"--init-from has width {source.config.width} and {source.config.vocab_size} tokens, this run "
@@ -56,7 +56,8 @@ def from_inverter(net: Denoiser, source: Denoiser) -> None:
         )
     mine = net.state_dict()
     for name, tensor in source.state_dict().items():
-        if name in mine and mine[name].shape == tensor.shape and not name.startswith("project."):
+        reads_vectors = name.startswith("project")
+        if name in mine and mine[name].shape == tensor.shape and (same_encoder or not reads_vectors):
             mine[name].copy_(tensor)
 
 

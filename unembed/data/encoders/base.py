@@ -11,11 +11,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from unembed.data.shards import file_sha256
 from unembed.errors import EncoderError
 
 Vectors = npt.NDArray[np.float32]
 UNIT_TOLERANCE = 1e-3  # wide enough for models that normalise in half precision
-HASH_CHUNK = 1 << 20
 
 
 @runtime_checkable
@@ -100,21 +100,20 @@ def check_vectors(vectors: npt.ArrayLike, rows: int, dim: int | None, name: str)
     return array
 
 
+def encode_checked(texts: list[str], vectors: Callable[[list[str]], npt.ArrayLike], dim: int, name: str) -> Vectors:
+    """Embed texts by `vectors`, with the checks before and after; no texts give (0, dim)."""
+    check_texts(texts)
+    if not texts:
+        return np.empty((0, dim), dtype=np.float32)
+    return check_vectors(vectors(texts), len(texts), dim, name)
+
+
 def are_unit(vectors: Vectors) -> bool:
     """Whether all rows have length 1."""
     return bool(np.all(np.abs(np.linalg.norm(vectors, axis=1) - 1) < UNIT_TOLERANCE))
 
 
-def hash_file(path: Path) -> str:
-    """Sha256 of a file, in bounded memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def hash_model(folder: Path, files: Sequence[Path], *extra: str) -> str:
     """Sha256 over the names and contents of a model's files and over settings such as the prompt."""
-    lines = [f"{file.relative_to(folder).as_posix()} {hash_file(file)}" for file in sorted(files)]
+    lines = [f"{file.relative_to(folder).as_posix()} {file_sha256(file)}" for file in sorted(files)]
     return hashlib.sha256("\n".join([*lines, *(repr(item) for item in extra)]).encode()).hexdigest()

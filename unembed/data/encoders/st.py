@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unembed.data.encoders.base import Spec, Vectors, are_unit, check_texts, check_vectors, hash_model
+from unembed.data.encoders.base import Spec, Vectors, are_unit, encode_checked, hash_model
 from unembed.data.encoders.hub import model_folder
 from unembed.data.encoders.known import DEFAULT_SIDE, KNOWN, Side
 from unembed.errors import EncoderError, MissingExtraError
@@ -82,10 +82,7 @@ class SentenceTransformerEncoder:
 
     def encode(self, texts: list[str]) -> Vectors:
         """Embed texts as the model's makers do."""
-        check_texts(texts)
-        if not texts:
-            return np.empty((0, self.dim), dtype=np.float32)
-        return check_vectors(self._vectors(texts), len(texts), self.dim, self.name)
+        return encode_checked(texts, self._vectors, self.dim, self.name)
 
     def _vectors(self, texts: list[str]) -> Vectors:
         task: dict[str, Any] = {} if self._settings.task is None else {"task": self._settings.task}

@@ -1,6 +1,7 @@
 """The decoding strategies: one file for each, found by name.
 
-A strategy is a function `(batch, config) -> Iterator[State]` over one batch of texts of one length (see `base`).
+A strategy is a generator function `(batch, config)` over one batch of texts of one length: it yields a `State` after
+every step, and asks the network by `yield from batch.predict(...)` (see `base`).
 Third parties add one through the entry point group `unembed.strategies`. Names are known without importing torch.
 """
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from unembed.decode.config import DecodeConfig
+
+if TYPE_CHECKING:
+    from unembed.decode.predict import Answer, Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,12 @@ class State:
     passes: Tensor  # (n,) forward passes so far
 
 
+Steps: TypeAlias = "Generator[Ask | State, Answer, None]"
+"""What a strategy is: it yields a state after each step, and through `batch.predict` what it asks of the network."""
+
+
 class Batch(Protocol):
-    """Texts of one length that are decoded together; the predictor of `predict.py` is the one in use."""
+    """Texts of one length that are decoded together; `Texts` of `texts.py` is the one in use."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,8 +53,11 @@ class Batch(Protocol):
     def passes(self) -> Tensor:
         """Forward passes so far, (n,)."""
 
-    def predict(self, tokens: Tensor, at: Tensor, *, entropy: bool = False) -> Prediction:
-        """Predict the positions `at` (n, L) of `tokens` (n, L); rows without one cost nothing."""
+    def predict(self, tokens: Tensor, at: Tensor, *, entropy: bool = False) -> Generator[Ask, Answer, Prediction]:
+        """Predict the positions `at` (n, L) of `tokens` (n, L); rows without one cost nothing.
+
+        To be called as `prediction = yield from batch.predict(...)`: whoever runs the strategy makes the forward pass.
+        """
 
     def uniform(self) -> Tensor:
         """Random numbers in [0, 1) that depend on each row's vector and the seed alone, (n, L)."""
@@ -56,7 +66,7 @@ class Batch(Protocol):
 class Strategy(Protocol):
     """Yields a state after every step; the last has no masks."""
 
-    def __call__(self, batch: Batch, config: DecodeConfig) -> Iterator[State]:
+    def __call__(self, batch: Batch, config: DecodeConfig) -> Steps:
         """Decode the batch from the fully masked start."""
 
 

@@ -6,22 +6,20 @@ without the largest, so positions are taken in order of entropy while that sum s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from unembed.decode.config import DecodeConfig
-from unembed.decode.strategies.base import Batch, Canvas, State, lowest, quota
+from unembed.decode.strategies.base import Batch, Canvas, Steps, lowest, quota
 
 
-def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
+def decode(batch: Batch, config: DecodeConfig) -> Steps:
     """Reveal within the bound, but never so few that `steps` would not suffice."""
     canvas = Canvas(batch)
     for step in range(1, config.steps + 1):
         if canvas.finished:
             return
         masked = canvas.masked
-        prediction = batch.predict(canvas.tokens, masked, entropy=True)
+        prediction = yield from batch.predict(canvas.tokens, masked, entropy=True)
         ordered = prediction.entropy.masked_fill(~masked, torch.inf).sort(1).values
         before = ordered.cumsum(1) - ordered  # the sum without the largest; inf - inf = nan compares as False
         allowed = (before <= config.entropy_bound).sum(1)

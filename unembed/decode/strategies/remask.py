@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor
 
 from unembed.decode.config import DecodeConfig
-from unembed.decode.strategies.base import Batch, Canvas, State, lowest
+from unembed.decode.strategies.base import Batch, Canvas, Steps, lowest
 from unembed.decode.strategies.euler import euler_step
 
 
-def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
+def decode(batch: Batch, config: DecodeConfig) -> Steps:
     """Reveal as Euler does and take back the doubtful; the last step takes nothing back."""
     canvas = Canvas(batch)
     for step in range(1, config.steps + 1):
         if canvas.finished:  # only when nothing was taken back
             return
         steps_left = config.steps - step + 1
-        euler_step(batch, canvas, steps_left)
+        yield from euler_step(batch, canvas, steps_left)
         if steps_left > 1:
             canvas.hide(doubtful(canvas, config))
         yield canvas.state(step)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
 from unembed.decode.config import DecodeConfig
-from unembed.decode.strategies.base import Batch, Canvas, State, lowest
+from unembed.decode.strategies.base import Batch, Canvas, Steps, lowest
 from unembed.decode.strategies.euler import euler_step
 from unembed.decode.strategies.sequential import left_to_right
 
 
-def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
+def decode(batch: Batch, config: DecodeConfig) -> Steps:
     """Two thirds of the steps write the text; the last third masks its least confident part and decodes it anew."""
     canvas = Canvas(batch)
     refining = config.steps // 3
     writing = config.steps - refining
-    step = 0
-    for state in left_to_right(batch, canvas, writing):
-        step = state.step
-        yield state
+    step = yield from left_to_right(batch, canvas, writing)
     if not refining:
         return
     n, length = batch.shape
@@ -31,5 +27,5 @@ def decode(batch: Batch, config: DecodeConfig) -> Iterator[State]:
         if canvas.finished:
             return
         step += 1
-        euler_step(batch, canvas, steps_left)
+        yield from euler_step(batch, canvas, steps_left)
         yield canvas.state(step)

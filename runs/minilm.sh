@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The shipped inverter for all-MiniLM-L6-v2, in stages: each goes on from the weights that the last one left in the repository.
+#
+#   bash runs/minilm.sh first CORPUS OUT      conditioner, then the denoiser, from the encoder's own layers
+#   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
+#   bash runs/minilm.sh ship  OUT             put the result in place (bf16, at most 64 MB)
+#
+# CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
+#   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 180224
+# STEPS sets the length of a stage (128 texts a step; 46 texts a second on two AVX2 cores). Run it again after an interruption.
+# Why these settings: docs/LOG.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+recipe=(--set train.validate_texts=512 --set train.preview_texts=64 --set train.ema=0.995 --set train.save_every=50)
+case "${1:-}" in
+  first)
+    unembed train "$2" -o "$3/conditioner" --resume --steps 1 --set train.bag_steps="${BAG_STEPS:-500}" --set train.warmup_steps=20
+    unembed train "$2" -o "$3/run" --resume --init-from "$3/conditioner" --steps "${STEPS:-1000}" --set train.bag_steps=0 \
+      --set train.validate_every=250 "${recipe[@]}" ;;
+  next)
+    unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
+      --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
+  ship)
+    size=$(stat -c %s "$2/run/model.safetensors")
+    [ "$size" -le 64000000 ] || { echo "$2/run/model.safetensors has $size bytes, more than 64 MB: not shipped" >&2; exit 2; }
+    cp "$2"/run/{model.safetensors,config.json,tokenizer.json,README.md} unembed/weights/minilm/ ;;
+  *) sed -n '2,12p' "$0" >&2; exit 2 ;;
+esac

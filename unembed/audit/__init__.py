@@ -1,0 +1,1 @@
+"""Audit a vector store: what do these vectors give away?"""

@@ -1,0 +1,84 @@
+"""A batch of texts while they are decoded: what a strategy is given.
+
+Random numbers come from a generator for each text, seeded by its vector, so that a result does not depend on the batch
+that it was computed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unembed.decode.predict import Answer, Ask, Sampling
+from unembed.decode.strategies.base import Prediction
+
+
+class Texts:
+    """Texts of one length, with their conditions and random generators."""
+
+    def __init__(self, c: Tensor, length: int, keys: list[bytes], sampling: Sampling, mask_id: int) -> None:
+        self._c, self._sampling = c, sampling
+        self._keys = keys
+        self.shape = (len(keys), length)
+        self.mask_id = mask_id
+        self.steps = torch.zeros(len(keys), dtype=torch.long)
+
+    @cached_property
+    def _generators(self) -> list[np.random.Generator]:
+        return [generator(key) for key in self._keys]  # most decodings draw nothing
+
+    @property
+    def passes(self) -> Tensor:
+        """Forward passes so far, (n,)."""
+        return self.steps * (1 if self._sampling.guidance == 1 else 2)
+
+    def uniform(self) -> Tensor:
+        """The next L random numbers of every text, (n, L)."""
+        return torch.from_numpy(np.stack([g.random(self.shape[1]) for g in self._generators]))
+
+    def predict(self, tokens: Tensor, at: Tensor, *, entropy: bool = False) -> Generator[Ask, Answer, Prediction]:
+        """Choose a token at every position `at` (n, L)."""
+        # Drawn for all texts at every step, so that a text's numbers do not depend on who else is unfinished.
+        u = self.uniform() if self._sampling.temperature > 0 else torch.zeros(self.shape, dtype=torch.double)
+        ids, log_p, entropies = tokens.clone(), torch.zeros(self.shape), torch.zeros(self.shape)
+        found = yield from self._ask(tokens, at, u[at], None, entropy)
+        if found is not None:
+            ids[at], log_p[at], entropies[at] = found.tokens, found.log_p, found.entropy
+        return Prediction(ids, log_p.exp(), entropies)
+
+    def log_probability(self, tokens: Tensor, at: Tensor) -> Generator[Ask, Answer, Tensor]:
+        """Log-probability of the tokens that stand at `at` when exactly those are hidden, (n, L), zero elsewhere."""
+        log_p, given = torch.zeros(self.shape), tokens[at]
+        found = yield from self._ask(
+            tokens.masked_fill(at, self.mask_id), at, torch.zeros(len(given)).double(), given, False
+        )
+        if found is not None:
+            log_p[at] = found.log_p
+        return log_p
+
+    def _ask(
+        self, tokens: Tensor, at: Tensor, u: Tensor, given: Tensor | None, entropy: bool
+    ) -> Generator[Ask, Answer, Answer | None]:
+        """Texts with nothing to predict are left out; with none left there is nothing to ask."""
+        rows = at.any(1)
+        self.steps += rows
+        if not rows.any():
+            return None
+        return (yield Ask(tokens[rows], at[rows], self._c[rows], self._sampling, u, given, entropy))
+
+
+def key_of(vector: np.ndarray, *numbers: int) -> bytes:
+    """What seeds a text's random numbers: its vector and some numbers, never its place in the input."""
+    digest = hashlib.blake2b(np.ascontiguousarray(vector, dtype="<f4").tobytes(), digest_size=16)
+    digest.update(np.array(numbers, dtype="<u8").tobytes())
+    return digest.digest()
+
+
+def generator(key: bytes) -> np.random.Generator:
+    """Random numbers that are the same on every machine."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

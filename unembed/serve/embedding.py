@@ -1,0 +1,97 @@
+"""The encoder in a thread of its own: loaded when it is there, asked one text at a time, never by decoding."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unembed.data import encoders
+from unembed.errors import UnembedError
+from unembed.model.artifact import Artifact, check_encoder
+from unembed.serve.limits import Limits, Refusal
+from unembed.serve.worker import place_of, use_threads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unembed.data.encoders import Encoder
+
+log = logging.getLogger(__name__)
+
+REMOTE = "openai:"  # an encoder that sends texts elsewhere is used only when it is named
+
+
+class Embedding:
+    """Texts to vectors. Without the encoder's package everything else of the server works."""
+
+    def __init__(self, spec: str, artifact: Artifact, limits: Limits) -> None:
+        """`spec` names an encoder; `auto` is the inverter's own, `none` leaves it out."""
+        self.encoder: Encoder | None = None
+        self.problem = ""
+        self.loaded = threading.Event()
+        self._spec, self._artifact, self._limits = spec, artifact, limits
+        self._asked = 0
+        self._thread = ThreadPoolExecutor(1, "unembed-encoder")
+
+    @property
+    def name(self) -> str | None:
+        """The encoder's spec, None when there is none."""
+        return self.encoder.name if self.encoder else None
+
+    def start(self) -> None:
+        """Load it, in its thread."""
+        self._thread.submit(self._load)
+
+    def stop(self) -> None:
+        """Forget what waits."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def encode(self, text: str) -> NDArray[np.float32]:
+        """The vector (d,) of a text."""
+        if not self.loaded.is_set():
+            raise Refusal(503, "not_ready", "the encoder is still loading: try again in a few seconds", 2)
+        if self.encoder is None:
+            raise Refusal(503, "no_encoder", f"texts cannot be embedded here: {self.problem}")
+        if self._asked >= self._limits.encodings:
+            raise Refusal(503, "queue_full", f"{self._asked} texts wait for the encoder: try again later", 1)
+        self._asked += 1
+        try:
+            return await asyncio.wrap_future(self._thread.submit(self._encode, text))
+        except UnembedError as error:
+            log.error("the encoder failed: %s", place_of(error))
+            raise Refusal(503, "encoder_failed", "the encoder did not answer: try again later", 10) from None
+        finally:
+            self._asked -= 1
+
+    def _encode(self, text: str) -> NDArray[np.float32]:
+        assert self.encoder is not None
+        vector: NDArray[np.float32] = self.encoder.encode([text])[0]
+        return vector
+
+    def _load(self) -> None:
+        use_threads(1)  # a short text gains nothing from a second core, and the decoder would lose it
+        try:
+            self.encoder = self._open()
+        except UnembedError as error:
+            self.problem = str(error)
+        except Exception as error:  # a third party's encoder may fail in any way; decoding does not need it
+            self.problem = f"the encoder does not load ({type(error).__name__}): see the server's log"
+            log.error("the encoder does not load: %s", place_of(error))
+        self.loaded.set()
+
+    def _open(self) -> Encoder | None:
+        spec = self._artifact.encoder.spec if self._spec == "auto" else self._spec
+        if spec == "none":
+            self.problem = "the server was started without an encoder (--encoder none)"
+            return None
+        if self._spec == "auto" and spec.startswith(REMOTE):
+            self.problem = f"the encoder {spec} is on the network: start the server with --encoder {spec} to use it"
+            return None
+        encoder = encoders.load(spec)
+        check_encoder(self._artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
+        return encoder

@@ -1,0 +1,72 @@
+"""Every bound of the server in one place, and what a refusal looks like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unembed.errors import ConfigError
+
+# Of one request; the OpenAPI description names them.
+MAX_STEPS = 128
+MAX_GUIDANCE = 20.0
+MAX_TEMPERATURE = 5.0
+MAX_SEED = 2**53 - 1  # the largest whole number that JavaScript keeps exactly
+MAX_N_BEST = 5
+MAX_DIM = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server takes on."""
+
+    queue: int = 64
+    """Requests that may wait; the next one is refused."""
+    capacity: int = 32
+    """Texts that are decoded together, in one forward pass."""
+    share: int = 32
+    """Requests that one client may have waiting or running."""
+    vectors: int = 128
+    """Vectors in one request."""
+    text_chars: int = 2_000
+    """Length of a text to embed."""
+    encodings: int = 64
+    """Texts that may wait for the encoder."""
+    body_bytes: int = 2_000_000
+    """Size of a request; 128 vectors of 384 dimensions are about half of it."""
+    body_seconds: float = 10.0
+    """A request that does not arrive in this time is dropped."""
+    stream_seconds: float = 60.0
+    """From the request to the last event."""
+    connections: int = 512
+    """Requests under way, of any kind."""
+    stop_seconds: float = 2.0
+    """What running streams get to end after SIGTERM."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give a number above 0")
+
+
+class Refusal(Exception):
+    """An answer that is an error: a status, a slug for programs, a sentence for people."""
+
+    def __init__(self, status: int, error: str, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.error, self.message, self.retry_after = status, error, message, retry_after
+
+
+# Made anew each time: an exception keeps the frames that raised it, and with them what somebody sent.
+def stopping() -> Refusal:
+    """After SIGTERM."""
+    return Refusal(503, "stopping", "the server is stopping: try again in a minute", 60)
+
+
+def too_long() -> Refusal:
+    """After `stream_seconds`."""
+    return Refusal(503, "took_too_long", "the time for one request is over: ask for less, or try again later", 10)
+
+
+def internal() -> Refusal:
+    """A fault of ours."""
+    return Refusal(500, "internal", "the server failed at this request: its log names the place")

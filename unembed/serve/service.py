@@ -1,0 +1,89 @@
+"""What the routes work with: the worker, the encoder, and the checks of what comes in."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unembed.errors import DataError
+from unembed.serve.embedding import Embedding
+from unembed.serve.limits import Limits, Refusal
+from unembed.serve.worker import Worker
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unembed.inverter import Inverter
+
+HERE = Path(__file__).parent
+PACKAGES = ("unembed", "torch", "numpy", "tokenizers", "fastapi", "uvicorn")
+
+
+class Service:
+    """What the routes work with."""
+
+    def __init__(self, inverter: Inverter, name: str, encoder: str, limits: Limits) -> None:
+        self.inverter, self.name, self.limits = inverter, name, limits
+        self.worker = Worker(inverter, limits)
+        self.embedding = Embedding(encoder, inverter.artifact, limits)
+        self.began = time.monotonic()
+        self.examples = (HERE / "examples.txt").read_text(encoding="utf-8").splitlines()
+
+    @property
+    def status(self) -> str:
+        """In one word."""
+        if self.worker.stopping:
+            return "stopping"
+        return "ready" if self.worker.ready.is_set() and self.embedding.loaded.is_set() else "loading"
+
+    def checked(self, vectors: Sequence[Sequence[float]], length: int | None) -> NDArray[np.float32]:
+        """float32 (n, d), or a refusal that says which is wrong."""
+        if len(vectors) > self.limits.vectors:
+            raise bad("too_many_vectors", f"{len(vectors)} vectors, and {self.limits.vectors} is the most: send fewer")
+        dim = self.inverter.dim
+        for row, vector in enumerate(vectors):
+            if len(vector) != dim:
+                raise bad(
+                    "wrong_dimension",
+                    f"vector {row} has {len(vector)} dimensions, this inverter reads {dim} "
+                    f"({self.inverter.encoder.spec}): send vectors of that encoder",
+                )
+        if length is not None and length > self.inverter.max_tokens:
+            raise bad("bad_input", f"length: this inverter writes at most {self.inverter.max_tokens} tokens")
+        try:
+            return np.concatenate([chunk.vectors for chunk in self.inverter.reader(np.asarray(vectors, np.float64))])
+        except DataError as error:
+            raise bad("bad_vector", str(error)) from None
+
+    async def cosine(self, vector: NDArray[np.float32], text: str) -> float | None:
+        """Between the vector and that of the text; None when no encoder is at hand or it is too busy."""
+        if not text.strip():
+            return None
+        try:
+            other = await self.embedding.encode(text)
+        except Refusal:
+            return None
+        norms = float(np.linalg.norm(vector) * np.linalg.norm(other))
+        return round(float(vector @ other) / norms, 4) if norms else None
+
+
+def bad(error: str, message: str) -> Refusal:
+    """Wrong input."""
+    return Refusal(422, error, message)
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that decide what the server does."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

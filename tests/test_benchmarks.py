@@ -13,6 +13,7 @@ RUNS = {
     "train_step": ["--texts", "40", "--repeats", "1", "--goal", "1.2"],
     "decode": ["--count", "64", "--singles", "2", "--rounds", "1", "--goal", "2"],
     "encode": ["--texts", "300", "--rounds", "1", "--memory", "9000", "27000", "--goal", "0.4"],
+    "serve": ["--clients", "4", "--rounds", "1", "--goal", "1.0"],
 }
 
 

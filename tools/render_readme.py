@@ -8,12 +8,12 @@ A place for a table of `results/main.json`, each marker on a line of its own:
     <!-- results:main view=systems columns=token_accuracy,bleu -->
     <!-- /results:main -->
 
-`view` is systems (default), source, length or samples; `system=` names the system of the last three.
+`view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of the
+last three.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the path and the package is not
 
+from unembed.data.shards import write_whole  # noqa: E402
 from unembed.errors import ConfigError, UnembedError  # noqa: E402
 from unembed.measure.results import Results, load  # noqa: E402
 from unembed.measure.table import markdown_table  # noqa: E402
@@ -71,9 +72,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         if new != old:
             stale.append(page)
             if not arguments:
-                temporary = page.with_name(page.name + ".tmp")
-                temporary.write_text(new, "utf-8")
-                os.replace(temporary, page)
+                write_whole(page, lambda part, text=new: part.write_text(text, "utf-8"))  # type: ignore[misc]
     if stale and arguments:
         names = ", ".join(str(page.relative_to(root)) for page in stale)
         sys.stderr.write(f"{names}: tables differ from their results; run python tools/render_readme.py\n")

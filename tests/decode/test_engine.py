@@ -218,7 +218,7 @@ def test_different_asks_share_a_pass_and_get_their_own_answers(net):
         together = answer(net, asks)
     finally:
         hook.remove()
-    assert passes == [(1 + 2 + 3 + 4 + 5 + 2 + 4 + 3, 11)]  # two of them also without the vector; filled up to 24
+    assert passes == [(1 + 2 + 3 + 4 + 5 + 2 + 4, 11)]  # two of them also without the vector
     for ask, found in zip(asks, together, strict=True):
         (alone,) = answer(net, [ask])
         assert torch.equal(found.tokens, alone.tokens)

@@ -128,7 +128,7 @@ def test_a_round_is_one_pass_whoever_is_there():
         hook.remove()
     assert rounds == len(shapes) == 12
     assert shapes[0] == (8, 12)  # six texts, two of them also without their vector
-    assert shapes[-1] == (4, 12)  # one, and its twin; filled up
+    assert shapes[-1] == (2, 12)  # one, and its twin
 
 
 def test_capacity_and_what_frees_a_place():

@@ -57,38 +57,38 @@ def serve(
     from unembed.serve.limits import Limits
 
     limits = Limits(queue=queue)
-    listener = run.listen(host, port)
-    url = run.address(listener)
-    if not run.is_loopback(host):
-        console.warn([f"--host {host}: everyone who can reach this machine can use the server, without a password"])
+    with run.listen(host, port) as listener:
+        url = run.address(listener)
+        if not run.is_loopback(host):
+            console.warn([f"--host {host}: everyone who can reach this machine can use the server, without a password"])
 
-    from unembed.cli.invert import open_inverter
-    from unembed.serve.app import create_app
+        from unembed.cli.invert import open_inverter
+        from unembed.serve.app import create_app
 
-    app, service = create_app(
-        open_inverter(inverter),
-        name="minilm" if inverter == "default" else Path(inverter).name,
-        encoder=encoder,
-        limits=limits,
-        host=host,
-        allow_hosts=allow_host,
-        allow_origins=allow_origin,
-    )
+        app, service = create_app(
+            open_inverter(inverter),
+            name="minilm" if inverter == "default" else Path(inverter).name,
+            encoder=encoder,
+            limits=limits,
+            host=host,
+            allow_hosts=allow_host,
+            allow_origins=allow_origin,
+        )
 
-    def ready() -> None:
-        if service.embedding.problem and encoder != "none":
-            console.warn([f"no encoder: {service.embedding.problem}"])
-        if json:
-            console.print_json({"url": url, "model": service.name, "encoder": service.embedding.name})
-        else:
-            console.print_line(f"unembed is at {url} (Ctrl-C stops it)")
-        sys.stdout.flush()
-        if open_ or (open_ is None and console.is_terminal()):
-            import webbrowser
+        def ready() -> None:
+            if service.embedding.problem and encoder != "none":
+                console.warn([f"no encoder: {service.embedding.problem}"])
+            if json:
+                console.print_json({"url": url, "model": service.name, "encoder": service.embedding.name})
+            else:
+                console.print_line(f"unembed is at {url} (Ctrl-C stops it)")
+            sys.stdout.flush()
+            if open_ or (open_ is None and console.is_terminal()):
+                import webbrowser
 
-            webbrowser.open(url)
+                webbrowser.open(url)
 
-    run.run(app, service, listener, ready)
+        run.run(app, service, listener, ready)
     # SIGTERM. Everybody has been told, nothing is on its way to disk, and taking torch apart can need the seconds that
     # whoever sent the signal waits before the next one.
     sys.stdout.flush()

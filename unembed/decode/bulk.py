@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from unembed.data.shards import write_whole
 from unembed.decode.result import Inversion
 from unembed.decode.vectors import VectorReader
 from unembed.errors import DataError
@@ -171,9 +172,4 @@ def _resume(part: Path, sidecar: Path, settings: dict[str, Any]) -> _Mark | None
 
 def _save(sidecar: Path, mark: _Mark, settings: dict[str, Any]) -> None:
     saved = {"format": FORMAT, "rows": mark.rows, "bytes": mark.bytes, "vectors": mark.vectors, "settings": settings}
-    temporary = Path(f"{sidecar}.tmp")
-    with temporary.open("w") as file:
-        json.dump(saved, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, sidecar)
+    write_whole(sidecar, lambda part: part.write_text(json.dumps(saved)))

@@ -119,7 +119,7 @@ def _open(source: Source, name: str, column: str | None, chunk: int) -> tuple[in
         mapped = _table(_npy(path), name)
         return len(mapped), lambda: _slices(mapped, chunk)
     if suffix == ".npz":
-        return _npz(path, column, chunk)
+        return npz(path, column, chunk)
     if suffix in (".parquet", ".pq"):
         return _parquet(path, column, chunk)
     if suffix in (".jsonl", ".ndjson"):
@@ -174,13 +174,14 @@ def _npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def _npz(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
+def npz(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
+    """Rows and chunks of the array of that name, or of the only one, in an .npz file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [member[:-4] for member in archive.namelist() if member.endswith(".npy")]
-            name = _pick(names, column, path, "array")
+            name = pick(names, column, path, "array")
             with archive.open(f"{name}.npy") as stream:
-                shape, fortran, _ = _npy_header(stream)
+                shape, fortran, _ = npy_header(stream)
     except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
         raise DataError(f"{path} is no .npz that can be read ({_first_line(error)}): use numpy.savez") from None
     if fortran and len(shape) > 1:
@@ -194,7 +195,7 @@ def _npz(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
 def _npz_parts(path: Path, name: str, shape: tuple[int, ...], chunk: int) -> Iterator[NDArray[Any]]:
     """An array inside a zip cannot be mapped, but it can be read from front to back."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
-        dtype = _npy_header(stream)[2]
+        dtype = npy_header(stream)[2]
         row = int(np.prod(shape[1:])) * dtype.itemsize
         for first in range(0, shape[0], chunk):
             rows = min(chunk, shape[0] - first)
@@ -207,7 +208,8 @@ def _npz_parts(path: Path, name: str, shape: tuple[int, ...], chunk: int) -> Ite
             yield np.frombuffer(data, dtype).reshape(rows, *shape[1:])
 
 
-def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and type; the stream then stands at the data."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
@@ -226,7 +228,7 @@ def _parquet(path: Path, column: str | None, chunk: int) -> tuple[int, Parts]:
         raise DataError(f"{path} is no Parquet file that can be read ({_first_line(error)})") from None
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     names = [field.name for field in file.schema_arrow if any(kind(field.type) for kind in kinds)]
-    name = _pick(names, column, path, "list column")
+    name = pick(names, column, path, "list column")
     return file.metadata.num_rows, lambda: _parquet_parts(path, name, chunk)
 
 
@@ -286,7 +288,7 @@ def _json_vector(line: bytes, where: str, column: str | None) -> list[float]:
         raise DataError(f"{where}: not JSON: give a list of numbers, or an object with one, on each line") from None
     if isinstance(value, dict):
         lists = [key for key, item in value.items() if isinstance(item, list)]
-        value = value[_pick(lists, column, where, "list")]
+        value = value[pick(lists, column, where, "list")]
     if not isinstance(value, list) or not value or any(type(item) not in (int, float) for item in value):
         raise DataError(f"{where}: the vector is not a list of numbers: check the line")
     try:
@@ -295,7 +297,7 @@ def _json_vector(line: bytes, where: str, column: str | None) -> list[float]:
         raise DataError(f"{where}: the vector has a number too large for a float: check the line") from None
 
 
-def _pick(names: list[str], wanted: str | None, where: object, kind: str) -> str:
+def pick(names: list[str], wanted: str | None, where: object, kind: str) -> str:
     """The one that was asked for, the only one, or the one with a usual name."""
     if wanted is not None:
         if wanted not in names:

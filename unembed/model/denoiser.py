@@ -101,15 +101,16 @@ class Denoiser(nn.Module):
         """Hidden states of the text positions, ready for `logits`: (n, L, width).
 
         With `at` (m,), places counted through the batch (text * L + position), only of those: (m, width).
+        `t` and `c` may have more rows than there are texts; what is computed of those is thrown away.
         """
-        length = tokens.shape[1]
+        n, length = tokens.shape
         embedded = self.embed(tokens)  # (n, L, width)
         if self.config.account:
             visible = tokens != self.config.mask_id
             if valid is not None:
                 visible = visible & valid
             spoken = (embedded * visible[..., None]).sum(1) / math.sqrt(self.config.max_tokens)
-            c = c + self.said(spoken)
+            c = c + self.said(F.pad(spoken, (0, 0, 0, len(c) - n)))
         x = embedded + self.position[1 : length + 1]
         x = self._frame(x, c, valid, length)
         x = self.embed_norm(x)
@@ -120,7 +121,7 @@ class Denoiser(nn.Module):
             x = block(x, time, c, prefixed)
         if at is None:
             hidden: Tensor = self.final(last(x, time, c, prefixed)[:, self.config.prefix_tokens :])
-            return hidden + self.bag_hidden(c)[:, None] if self.config.bag_of_words else hidden
+            return hidden + self.bag_hidden(c)[:n, None] if self.config.bag_of_words else hidden
         places = (at // length, at % length + self.config.prefix_tokens)
         if self.config.conv:  # its last convolution needs the neighbours too
             hidden = self.final(last(x, time, c, prefixed)[places])
@@ -144,7 +145,7 @@ class Denoiser(nn.Module):
             return x
         lengths = torch.full((x.shape[0],), length, device=x.device) if valid is None else valid.sum(1)
         places = torch.stack([lengths + 1 if j % 2 else 0 * lengths for j in range(count)], 1)  # (n, prefix)
-        carried = self.prefix_vector(c).view(-1, count, self.config.width)
+        carried = self.prefix_vector(c)[: len(x)].view(-1, count, self.config.width)
         return torch.cat([self.prefix + carried + self.position[places], x], 1)
 
 
@@ -181,7 +182,7 @@ class Block(nn.Module):
         places: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """(n, P + L, width) -> the same; or only at m places, each a text and a position in it: (m, width)."""
-        modulation = (self.from_time(time) + self.from_vector(c))[:, None]  # eq. 8, 9
+        modulation = (self.from_time(time) + self.from_vector(c))[: len(x), None]  # eq. 8, 9
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         x = self._convolve(x, self.near1, valid)
         mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, valid)

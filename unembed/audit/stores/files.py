@@ -30,7 +30,7 @@ from unembed.audit.stores.base import (
 )
 from unembed.audit.stores.safe import NO_SECRETS, shown
 from unembed.audit.stores.sidecar import ID_FIELDS, read_texts
-from unembed.decode.vectors import _npy_header, _npz, _pick
+from unembed.decode.vectors import npy_header, npz, pick
 from unembed.errors import DataError
 
 BATCH = 1024
@@ -152,7 +152,7 @@ class _Npy(_Table):
         self._path = files[0]
         try:
             with self._path.open("rb") as stream:
-                shape, fortran, self._type = _npy_header(stream)
+                shape, fortran, self._type = npy_header(stream)
                 self._begin = stream.tell()
         except (ValueError, EOFError) as error:
             raise DataError(f"{self._path} is no .npy{NO_SECRETS.first_line(error)}: use numpy.save") from None
@@ -177,7 +177,7 @@ class _Npy(_Table):
 
 class _Npz(_Table):
     def __init__(self, files: list[Path], options: StoreOptions) -> None:
-        self.rows, self._parts = _npz(files[0], options.column, BATCH)
+        self.rows, self._parts = npz(files[0], options.column, BATCH)
         self.vector_field = options.column
         first = next(self._parts(), np.zeros((0, 0), np.float32))
         self.dim, self.dtype = first.shape[1] or None, first.dtype.name
@@ -228,7 +228,7 @@ class _Json(_Table):
         if name in record and not isinstance(record[name], list):
             return None  # such as null: a row without a vector
         lists = [key for key, value in record.items() if isinstance(value, list)]
-        return record[_pick(lists, name, where, "list")]
+        return record[pick(lists, name, where, "list")]
 
     def take(self, positions: NDArray[np.int64]) -> Iterator[Row]:
         """Rows at these positions."""
@@ -265,7 +265,7 @@ class _Parquet(_Table):
             kind = schema.field(options.column).type
             raise DataError(f"{where}: the column {options.column} is {kind}, no list of numbers: name another")
         vectors = [field.name for field in schema if is_vector(field.type)]
-        self.vector_field = _pick(vectors, options.column, where, "column of vectors")
+        self.vector_field = pick(vectors, options.column, where, "column of vectors")
         kind = schema.field(self.vector_field).type
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else None
         self.dtype = number_type(kind)

@@ -20,7 +20,7 @@ from unembed.audit.stores.base import (
 from unembed.audit.stores.files import arrow_type, is_vector, number_type
 from unembed.audit.stores.safe import guarded, shown
 from unembed.audit.stores.sidecar import ID_FIELDS
-from unembed.decode.vectors import _pick
+from unembed.decode.vectors import pick
 from unembed.errors import DataError
 
 BATCH = 256
@@ -53,7 +53,7 @@ class LanceStore(Store):
             kind = schema.field(options.column).type
             raise DataError(f"{self.place}: the column {options.column} is {kind}, no vector: name another")
         vectors = [field.name for field in schema if is_vector(field.type)]
-        self._vector = _pick(vectors, options.column, self.place, "column of vectors")
+        self._vector = pick(vectors, options.column, self.place, "column of vectors")
         self._type = schema.field(self._vector).type
         self._fields = tuple(
             Field(field.name, arrow_type(field.type)) for field in schema if field.name != self._vector

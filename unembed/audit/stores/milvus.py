@@ -21,7 +21,7 @@ from unembed.audit.stores.base import (
     pick_text,
 )
 from unembed.audit.stores.safe import Copy, guarded, shown
-from unembed.decode.vectors import _pick
+from unembed.decode.vectors import pick
 from unembed.errors import DataError
 
 # Ids asked for at a time; vectors at a time.
@@ -71,7 +71,7 @@ class MilvusStore(Store):
         if wanted in kinds and kinds[wanted] not in DTYPES:
             raise DataError(f"{self.place}: the field {wanted} is {kinds[wanted]}, no dense vector: name another")
         vectors = [name for name, kind in kinds.items() if kind in DTYPES]
-        self._vector = _pick(vectors, wanted, self.place, "field of vectors")
+        self._vector = pick(vectors, wanted, self.place, "field of vectors")
         self._type = DTYPES[kinds[self._vector]]
         self._size = next(int(field["params"]["dim"]) for field in fields if field["name"] == self._vector)
         self._key = next(field["name"] for field in fields if field.get("is_primary"))

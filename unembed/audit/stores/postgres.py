@@ -24,7 +24,7 @@ from unembed.audit.stores.base import (
 )
 from unembed.audit.stores.safe import Secrets, guarded
 from unembed.audit.stores.sidecar import ID_FIELDS
-from unembed.decode.vectors import _pick
+from unembed.decode.vectors import pick
 from unembed.errors import DataError
 
 # What libpq reads as host and port, it repeats in errors. An @ or / of a password that is not percent-encoded would
@@ -161,7 +161,7 @@ class PostgresStore(Store):
             )
         usual = [column.name for column in self._columns if column.type in ("vector", "halfvec")]
         names = [column.name for column in self._columns if column.type in DTYPES] if wanted or not usual else usual
-        return by_name[_pick(names, wanted, self.place, "column of vectors")]
+        return by_name[pick(names, wanted, self.place, "column of vectors")]
 
     def _beside(self) -> list[_Column]:
         return [column for column in self._columns if column.name != self._vector.name]

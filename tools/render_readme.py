@@ -8,8 +8,8 @@ A place for a table of `results/main.json`, each marker on a line of its own:
     <!-- results:main view=systems columns=token_accuracy,bleu -->
     <!-- /results:main -->
 
-`view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of the
-last three.
+`view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of
+the last three.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from unembed.data import tokens as module
 from unembed.data.dedupe import HashSet
 from unembed.data.text import decode
 from unembed.data.tokens import default_tokenizer, write_tokens
-from unembed.data.windows import text_hash
+from unembed.data.windows import split_of, text_hash
 from unembed.errors import DataError
 
 
@@ -78,6 +78,16 @@ def test_limit_takes_a_mixture(tmp_path, corpus, tokenizer):
     held_out = finish(write_tokens([corpus], tmp_path / "held", tokenizer, exclude=["news"]))
     assert held_out.done == 200
     assert {row["source"] for row in rows(tmp_path / "held")} == {"mail"}
+
+
+def test_one_split_alone(tmp_path, corpus, tokenizer):
+    finish(write_tokens([corpus], tmp_path / "all", tokenizer, shard_size=16))
+    last = finish(write_tokens([corpus], tmp_path / "one", tokenizer, shard_size=16, split="train"))
+    every, some = rows(tmp_path / "all"), rows(tmp_path / "one")
+    assert some == [row for row in every if split_of(row["hash"]) == "train"]
+    assert last.left_out["of another split"] == len(every) - len(some) > 0
+    with pytest.raises(DataError, match="no split 'tests'"):
+        finish(write_tokens([corpus], tmp_path / "x", tokenizer, split="tests"))
 
 
 def test_a_finished_folder_is_left_alone(tmp_path, corpus, tokenizer):

@@ -29,6 +29,7 @@ def encode(
     max_tokens: int = 32,
     text_column: str = "text",
     exclude: tuple[str, ...] = (),
+    split: Literal["all", "train", "validation", "test"] = "all",
     weight: tuple[str, ...] = (),
     part: str | None = None,
     pairs: Annotated[bool, Parameter(group="Your own pairs")] = False,
@@ -57,6 +58,7 @@ def encode(
         max_tokens: Length of a window; longer sentences are cut.
         text_column: Where JSON lines and Parquet keep the text.
         exclude: A source to leave out, by its name (the file's name without suffix); may be repeated.
+        split: Keep only the texts of this split: test makes a set to evaluate on, without the training texts.
         weight: The share of a source in the mixture, as name=number; may be repeated.
         part: Encode only part i of n, as i/n: for several machines on one folder.
         pairs: The sources hold vectors too: .parquet or .jsonl, or a text file with an .npy beside it.
@@ -83,7 +85,7 @@ def encode(
             if stage != "vectors":
                 steps = write_tokens(
                     sources, output, tokenizer or default_tokenizer(), min_tokens=min_tokens, max_tokens=max_tokens,
-                    limit=limit, text_column=text_column, weights=mixture, exclude=exclude,
+                    limit=limit, text_column=text_column, weights=mixture, exclude=exclude, split=split,
                 )  # fmt: skip
                 left_out = _follow("tokens", steps)
             if stage != "tokens":

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from unembed.data import shards as disk
 from unembed.data.dedupe import Hashes, HashSet
 from unembed.data.sources import Source, find_sources, mix
-from unembed.data.windows import Window, windows
+from unembed.data.windows import ALL, SPLITS, Window, windows
 from unembed.errors import DataError
 
 # Records are handled in groups of so many, or so many characters.
@@ -45,6 +45,7 @@ def write_tokens(
     text_column: str = "text",
     weights: Mapping[str, float] | None = None,
     exclude: Collection[str] = (),
+    split: str = ALL,
 ) -> Iterator[disk.Progress]:
     """Write `folder/tokens/`; the work is done as the progress is iterated over.
 
@@ -59,7 +60,10 @@ def write_tokens(
         text_column: where the text is in JSON lines and Parquet.
         weights: share of a source in the mixture, by its name; the default is the root of its size.
         exclude: names of sources to leave out.
+        split: keep only the texts of this split, such as `test` for texts to evaluate on; `all` keeps every one.
     """
+    if split not in (*SPLITS, ALL):
+        raise DataError(f"there is no split {split!r}; known: {', '.join((*SPLITS, ALL))}")
     if not 1 <= min_tokens <= max_tokens or shard_size < 1 or (limit is not None and limit < 1):
         raise DataError(
             f"impossible settings: min_tokens {min_tokens}, max_tokens {max_tokens}, shard_size {shard_size}, "
@@ -73,6 +77,7 @@ def write_tokens(
         "shard_size": shard_size,
         "text_column": text_column,
         "sources": [[source.name, source.weight, source.identity] for source in found],
+        **({} if split == ALL else {"split": split}),
     }
     tokenizer = disk.load_tokenizer(tokenizer)
     writer = TokenWriter(Path(folder), tokenizer, max_tokens, settings)
@@ -159,6 +164,7 @@ def _run(writer: TokenWriter, sources: list[Source], tokenizer: Tokenizer) -> It
     left_out = {"duplicate": 0, **manifest.counts["left_out"]}
     cursor = manifest.cursor or {"taken": [0] * len(sources), "windows": 0}
     taken, skip = cursor["taken"], cursor["windows"]
+    wanted = manifest.settings.get("split", ALL)
     if manifest.complete:
         yield writer.progress(left_out)
         return
@@ -169,6 +175,9 @@ def _run(writer: TokenWriter, sources: list[Source], tokenizer: Tokenizer) -> It
         for number, (window, is_new) in enumerate(zip(found, fresh.tolist(), strict=True), skip + 1):
             if not is_new:
                 left_out["duplicate"] += 1
+                continue
+            if window.split != wanted and wanted != ALL:
+                left_out["of another split"] = left_out.get("of another split", 0) + 1
                 continue
             writer.add(window.tokens, window.source, window.hash)
             if writer.full:

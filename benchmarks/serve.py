@@ -34,9 +34,10 @@ SECONDS = 600.0
 
 
 @contextmanager
-def server(inverter: str) -> Iterator[tuple[int, str]]:
+def server(inverter: str, share: int) -> Iterator[tuple[int, str]]:
     """A server process of its own, and its address."""
     command = [sys.executable, "-m", "unembed", "serve", "--inverter", inverter, "--port", "0", "--no-open", "--json"]
+    command += ["--share", str(share)]  # all clients have one address here
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -147,7 +148,7 @@ def main() -> None:
     options = parser.parse_args()
 
     settings = {"steps": options.steps, "strategy": options.strategy}
-    with server(options.inverter) as (_, url):
+    with server(options.inverter, options.clients) as (_, url):
         health = httpx2.get(f"{url}/health").json()
         report = {
             "benchmark": "serve",

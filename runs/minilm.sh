@@ -3,7 +3,7 @@
 #
 #   bash runs/minilm.sh first CORPUS OUT      conditioner, then the denoiser, from the encoder's own layers
 #   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
-#   bash runs/minilm.sh ship  OUT             put the result in place (bf16, at most 64 MB)
+#   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
 #   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 180224
@@ -22,8 +22,6 @@ case "${1:-}" in
     unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
       --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
   ship)
-    size=$(stat -c %s "$2/run/model.safetensors")
-    [ "$size" -le 64000000 ] || { echo "$2/run/model.safetensors has $size bytes, more than 64 MB: not shipped" >&2; exit 2; }
-    cp "$2"/run/{model.safetensors,config.json,tokenizer.json,README.md} unembed/weights/minilm/ ;;
+    python tools/ship.py "$2/run" "${@:3}" ;;
   *) sed -n '2,12p' "$0" >&2; exit 2 ;;
 esac

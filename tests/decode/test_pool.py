@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import unembed
 from tests.decode.conftest import make_inverter, make_vectors, same
 from unembed.decode import DecodeConfig, strategies
-from unembed.decode.pool import PoolFull
+from unembed.decode import pool as pool_module
+from unembed.decode.pool import PoolFull, best_of
 from unembed.errors import ConfigError, DataError
 
 INVERTER = make_inverter()
@@ -207,3 +208,67 @@ def test_a_strategy_that_fails_is_dropped_alone(monkeypatch):
     steps = run(pool)
     agree(steps[one], list(INVERTER.stream(vectors[0], config)))
     agree(steps[two], list(INVERTER.stream(vectors[2], config)))
+
+
+def test_a_pass_that_fails_is_repeated_for_each_text_alone(monkeypatch):
+    """Only the text whose question cannot be answered is dropped."""
+    real, vectors, config = pool_module.answer, make_vectors(3), DecodeConfig(steps=3)
+
+    def picky(net, asks):
+        if any(ask.sampling.temperature for ask in asks):
+            raise RuntimeError("bug")
+        return real(net, asks)
+
+    pool = INVERTER.pool()
+    one = pool.add(vectors[0], config)
+    bad = pool.add(vectors[1], DecodeConfig(temperature=0.5))
+    two = pool.add(vectors[2], config)
+    monkeypatch.setattr(pool_module, "answer", picky)
+    with pytest.raises(RuntimeError, match="bug"):
+        pool.step()
+    assert [ticket in pool for ticket in (one, bad, two)] == [True, False, True]
+    steps = run(pool)
+    agree(steps[one], list(INVERTER.stream(vectors[0], config)))
+    agree(steps[two], list(INVERTER.stream(vectors[2], config)))
+
+
+@pytest.mark.parametrize("extra", [{}, {"length": 5}, {"lengths": 2, "temperature": 0.8}, {"guidance": 1.5}])
+def test_the_parts_of_n_best_give_what_invert_gives(extra):
+    """All lengths and variants of two vectors in one pool, among others."""
+    vectors, config = make_vectors(2), DecodeConfig(steps=4, n_best=3, **extra)
+    pool = INVERTER.pool(capacity=100)
+    pool.add(vectors[0])
+    tickets = [[pool.add_part(part) for part in pool.parts(vector, config)] for vector in vectors]
+    steps = run(pool)
+    for mine, wanted in zip(tickets, INVERTER.invert(vectors, config), strict=True):
+        found = best_of([steps[ticket][-1].inversion for ticket in mine], 3)
+        assert same(found, wanted)
+        assert [one.tokens for one in found.alternatives] == [one.tokens for one in wanted.alternatives]
+        assert found.alternatives
+
+
+def test_parts_need_places_too():
+    pool = INVERTER.pool(capacity=1)
+    first, second, *_ = pool.parts(make_vectors(1)[0], DecodeConfig(n_best=2))
+    pool.add_part(first)
+    with pytest.raises(PoolFull):
+        pool.add_part(second)
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-38, 9e-4])
+def test_a_temperature_that_no_float_survives_is_refused(temperature):
+    with pytest.raises(ConfigError, match=r"temperature is .*give 0"):
+        DecodeConfig(temperature=temperature)
+
+
+def test_a_draw_from_no_distribution_is_still_a_token():
+    """NaN compares with nothing: the search would run past the end of the vocabulary."""
+    from unembed.decode.predict import _at_quantile
+
+    assert _at_quantile(torch.full((2, 7), torch.nan), torch.tensor([0.0, 0.9]).double()).tolist() == [6, 6]
+
+
+def test_the_lowest_temperature_is_nearly_none():
+    vector = make_vectors(1)[0]
+    drawn = INVERTER.invert(vector, temperature=1e-3)[0]
+    assert drawn.tokens == INVERTER.invert(vector)[0].tokens

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import httpx2
 import numpy as np
 import pytest
+import uvicorn
 
 from tests.decode.conftest import DIM, make_inverter, make_vectors
 from unembed.data import encoders
@@ -98,6 +99,7 @@ class Running:
     url: str
     service: Service
     http: httpx2.Client
+    server: uvicorn.Server
 
     @property
     def gate(self) -> Gate:
@@ -155,7 +157,7 @@ def serving(inverter: Inverter | None = None, wait: bool = True, **options) -> I
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     with httpx2.Client(base_url=address(listener), timeout=PATIENCE) as http:
-        running = Running(address(listener), service, http)
+        running = Running(address(listener), service, http, server)
         running.until(lambda: server.started)
         if wait:
             running.until(lambda: service.status == "ready")

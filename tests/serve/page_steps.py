@@ -19,6 +19,21 @@ FEED = """
 }
 """
 
+# Collects what the live region says.
+SAID = """() => {
+  const live = document.querySelector("#live");
+  window.said = [];
+  new MutationObserver(() => window.said.push(live.textContent)).observe(live, { childList: true });
+}"""
+
+
+def stepped(tokens, number=1):
+    """A `step` event."""
+    masked = [place for place, token in enumerate(tokens) if token == "[MASK]"]
+    confidence = [0.0 if place in masked else 0.9 for place in range(len(tokens))]
+    shown = {"tokens": tokens, "confidence": confidence, "masked": masked, "text": ""}
+    return {"step": number, "passes": number, "ms": 1, **shown}
+
 
 def recover(page, text=None):
     if text is not None:

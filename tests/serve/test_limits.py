@@ -13,6 +13,7 @@ import pytest
 
 from tests.decode.conftest import DIM, make_vectors
 from tests.serve.conftest import Refused, serving
+from unembed.decode import strategies
 from unembed.errors import ConfigError
 from unembed.serve import guard
 from unembed.serve.limits import Limits
@@ -75,7 +76,104 @@ def test_who_shares_an_allowance():
     assert client("10.0.0.1") != client("10.0.0.2")
     assert client("2001:db8::1") == client("2001:db8::ffff:1")
     assert client("2001:db8::1") != client("2001:db8:0:1::1")
+    assert client("::ffff:10.0.0.1") == client("10.0.0.1") != client("::ffff:10.0.0.2")
     assert guard.client_of({"client": None}) == "unknown"
+
+
+def test_one_client_cannot_hold_every_place_and_the_page_can_compare():
+    limits = Limits()
+    assert len(strategies.BUILT_IN) < limits.share <= limits.capacity // 4
+
+
+def test_a_header_does_not_change_whose_share_is_used(vector):
+    with serving(limits=Limits(capacity=1, share=1), encoder="none") as server, ExitStack() as stack:
+        fill(server, stack, 1, steps=8, length=12)
+        answer = server.http.post("/decode", json={"vector": vector}, headers={"X-Forwarded-For": "10.1.2.3"})
+        assert (answer.status_code, answer.json()["error"]) == (429, "too_many_requests")
+        server.gate.let()
+
+
+def test_the_share_of_the_encoder(server):
+    embedding = server.service.embedding
+    embedding._shares["127.0.0.1"] = server.service.limits.encodings_share
+    try:
+        answer = server.http.post("/encode", json={"text": "hello"})
+        assert (answer.status_code, answer.json()["error"]) == (429, "too_many_requests")
+        assert "Retry-After" in answer.headers
+    finally:
+        del embedding._shares["127.0.0.1"]
+    assert server.http.post("/encode", json={"text": "hello"}).status_code == 200
+    assert embedding._shares == {}
+
+
+def test_the_share_of_requests_under_way(vector):
+    with serving(limits=Limits(connections_share=2), encoder="none") as server, ExitStack() as stack:
+        guarded = server.server.config.loaded_app
+        fill(server, stack, 1, client="127.0.0.2", steps=8, length=12)
+        assert guarded._shares["127.0.0.2"] == 1
+        guarded._shares["127.0.0.2"] += 1
+        answer = refused(server, vector, client="127.0.0.2")
+        assert (answer.status, answer.body["error"]) == (429, "too_many_requests")
+        guarded._shares["127.0.0.2"] -= 1
+        server.gate.let()
+        assert server.http.get("/queue").status_code == 200
+
+
+def connect(server, *addresses: str) -> list[socket.socket]:
+    place = urlsplit(server.url)
+    here = [(address, 0) for address in addresses]
+    return [socket.create_connection((place.hostname, place.port), 20, source_address=one) for one in here]
+
+
+def closed(line: socket.socket) -> bool:
+    """Whether the server has closed it, with or without a word."""
+    try:
+        return line.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: loc", "after an answer"])
+def test_a_connection_that_does_not_say_what_it_wants_is_closed(sent):
+    with serving(limits=Limits(header_seconds=0.3), encoder="none") as server:
+        (line,) = connect(server, "127.0.0.1")
+        with line:
+            if sent == "after an answer":  # uvicorn's own clock stops at the first byte
+                line.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                answer = http.client.HTTPResponse(line)
+                answer.begin()
+                assert answer.read()
+                sent = b"G"
+            line.sendall(sent)
+            began = time.monotonic()
+            assert closed(line)
+            assert time.monotonic() - began < 4  # the time for silence after an answer is 5
+
+
+def test_the_time_for_the_head_is_not_that_of_the_answer(vector):
+    with serving(limits=Limits(header_seconds=0.3), encoder="none") as server:
+        server.gate.hold()
+        with server.stream(vector) as events:
+            time.sleep(0.6)
+            server.gate.let()
+            assert list(events)[-1][0] == "done"
+
+
+def test_the_number_of_connections():
+    with (
+        serving(limits=Limits(open_connections=4, connections_share=3), encoder="none") as server,
+        ExitStack() as stack,
+    ):
+        server.http.close()
+        server.until(lambda: not server.server.server_state.connections)
+        lines = [stack.enter_context(line) for line in connect(server, *["127.0.0.2"] * 4)]
+        assert closed(lines[3]), "one client has more than its share"
+        others = [stack.enter_context(line) for line in connect(server, "127.0.0.3", "127.0.0.4")]
+        assert closed(others[1]), "there are more than may be open"
+        others[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = http.client.HTTPResponse(others[0])
+        answer.begin()
+        assert answer.status == 200
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read():
@@ -169,3 +267,8 @@ def test_a_busy_encoder_refuses_texts_and_costs_streams_only_their_cosine(server
 def test_a_limit_of_nothing_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         Limits(**{name: 0})
+
+
+def test_more_vectors_than_any_request_may_have():
+    with pytest.raises(ConfigError, match="up to 1024"):
+        Limits(vectors=5000)

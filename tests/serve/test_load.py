@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -105,19 +106,30 @@ def test_two_hundred_clients_at_once(server):
     slowest_idle = max(idle.stop())
 
     pulse, memory, addresses = Pulse(port), [], set()
+    before, peak, over = process.memory_info().rss, [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            peak[0] = max(peak[0], process.memory_info().rss)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
     for _ in range(WAVES):
         ends = asyncio.run(wave(url, vectors))
         served = ends.count((200, "done"))
         assert served + sum(end in REFUSALS for end in ends) == CLIENTS, set(ends)
-        assert served >= 32, "fewer were served than have a place"
+        assert served >= (32 if sys.platform == "linux" else 8), "fewer were served than have a place"
         memory.append(process.memory_info().rss)
         for line in process.net_connections("inet"):
             addresses |= {end.ip for end in (line.laddr, line.raddr) if end}
     slowest = max(pulse.stop())
+    over.set()
+    watching.join()
 
     state = httpx2.get(f"{url}/queue").json()
     assert (state["waiting"], state["running"]) == (0, 0)
     assert memory[-1] - memory[0] < 30e6, f"memory grew: {memory}"
-    # 100 ms on a free machine; where an idle server is slow already, something else has the machine.
-    assert slowest < max(0.1, 10 * slowest_idle), f"/health took {slowest:.3f} s (idle {slowest_idle:.3f} s)"
+    assert peak[0] - before < 150e6, f"200 clients took {(peak[0] - before) / 1e6:.0f} MB"
+    # The promise is 100 ms on a machine of its own (see benchmarks/serve.py); here others may be at work beside it.
+    assert slowest < 0.5 + slowest_idle, f"/health took {slowest:.3f} s (idle {slowest_idle:.3f} s)"
     assert all(address.startswith("127.") for address in addresses)

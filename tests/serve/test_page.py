@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.serve.page_steps import FEED, facts, finished, masks, paste, recover, words
+from tests.serve.page_steps import FEED, facts, finished, masks, paste, recover, stepped, words
 from tools.screenshots import SENTENCE
 from unembed.decode import strategies
 
@@ -101,16 +101,7 @@ def test_stop_keeps_what_is_there(visit):
     page = visit(before=lambda page: page.add_init_script(f"({FEED})()"))
     page.click("#recover")
     page.wait_for_function("() => window.feed")
-    step = {
-        "step": 1,
-        "tokens": ["a", "[MASK]"],
-        "confidence": [0.9, 0],
-        "masked": [1],
-        "passes": 1,
-        "text": "",
-        "ms": 1,
-    }
-    page.evaluate("([s]) => window.feed('step', s)", [step])
+    page.evaluate("([s]) => window.feed('step', s)", [stepped(["a", "[MASK]"])])
     page.locator("#canvas .tile:not(.mask)").wait_for()
     page.click("#recover >> text=Stop")
     page.locator("#status", has_text="Stopped").wait_for()
@@ -145,10 +136,11 @@ def test_the_slider_replays_every_step(visit):
 
 
 def test_tokens_that_are_masked_again_go_back_visibly(visit):
-    page = visit("#strategy=remask&text=" + SENTENCE.replace(" ", "+"))
+    long = "the committee discussed the budget of the new hospital and asked the ministry for more money"
+    page = visit("#strategy=remask&steps=16&text=" + long.replace(" ", "+"))
     finished(page)
     before, back = [], []
-    for step in range(9):
+    for step in range(int(page.locator("#slider").get_attribute("max")) + 1):
         page.locator("#slider").fill(str(step))
         for place, tile in enumerate(page.locator("#canvas .tile").all()):
             if "back" in (tile.get_attribute("class") or "").split():
@@ -323,8 +315,7 @@ def test_hostile_text_out_stays_text(visit):
     page = visit(before=lambda page: page.add_init_script(f"({FEED})()"))
     page.click("#recover")
     page.wait_for_function("() => window.feed")
-    step = {"step": 1, "tokens": [HOSTILE, "##" + HOSTILE], "confidence": [0.5, 0.5], "masked": [], "passes": 1}
-    page.evaluate("([s]) => window.feed('step', s)", [{**step, "text": HOSTILE, "ms": 1}])
+    page.evaluate("([s]) => window.feed('step', s)", [stepped([HOSTILE, "##" + HOSTILE])])
     done = {"text": HOSTILE, "tokens": [], "confidence": [], "score": 0, "steps": 1, "passes": 1, "ms": 1, "wait_ms": 0}
     page.evaluate(
         "([d]) => window.feed('done', d)", [{**done, "cosine": 0.5, "encoder_queries": 0, "check_queries": 1}]
@@ -344,9 +335,7 @@ def test_no_file_of_the_page_parses_html_or_reaches_out():
         text = path.read_text()
         for banned in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "@import", " style="):
             assert banned not in text, (path, banned)
-        links = re.findall(r"(?:src|href|url|fetch|from)\W{1,3}(https?://[^\"')\s]+)", text)
-        assert set(links) <= {"https://github.com/unembed/unembed#readme"}, path
-        assert not re.search(r"<(script|link|img)[^>]+https?:", text), path
+        assert set(re.findall(r"(?:https?:)?//[\w.]+", text)) <= {"http://www.w3.org"}, path  # the name of SVG
     assert sum(path.stat().st_size for path in STATIC.iterdir()) < 60_000
 
 
@@ -356,18 +345,19 @@ def test_no_file_of_the_page_parses_html_or_reaches_out():
 def test_aligned_columns_hold_both_texts(visit):
     page = visit()
     columns = page.evaluate(
-        "async () => (await import('/static/align.js')).pair('The cat sat down.', 'a cat, the sat treated.')"
+        "async ([a, b]) => (await import('/static/align.js')).pair(a, b)",
+        [["The", "cat", "sat", "do", "##wn", "."], ["a", "cat", ",", "the", "sat", "treat", "##ed", "."]],
     )
-    assert [a for a, *_ in columns if a] == ["The", "cat", "sat", "down", "."]
-    assert [b for _, b, *_ in columns if b] == ["a", "cat", ",", "the", "sat", "treated", "."]
-    assert [b for _, b, same, _ in columns if same] == ["cat", "sat", "."]
-    assert [b for _, b, _, moved in columns if moved] == ["the"]
+    assert [a["text"] for a, *_ in columns if a] == ["The", "cat", "sat", "down", "."]
+    assert [b["text"] for _, b, _ in columns if b] == ["a", "cat", ",", "the", "sat", "treated", "."]
+    assert [b["text"] for _, b, mark in columns if mark == "same"] == ["cat", "sat", "."]
+    assert [b["text"] for _, b, mark in columns if mark == "moved"] == ["the"]
 
 
 def test_marks_count_each_token_of_the_original_once(visit):
     page = visit()
     marks = page.evaluate(
-        "async () => (await import('/static/align.js')).marks(['b', 'a', null, 'a', 'a'], ['a', 'b', 'a'])"
+        "async () => (await import('/static/align.js')).marks(['b', 'a', '[MASK]', 'a', 'a'], ['a', 'b', 'a'])"
     )
     assert sorted(filter(None, marks)) == ["moved", "same", "same"]
     assert marks[2] == ""

@@ -22,7 +22,7 @@ from unembed.serve.worker import Worker, use_threads
 def test_concurrent_decodes_share_passes():
     """Ten clients at once cost as many passes as the longest of them, not as all together."""
     vectors = make_vectors(10)
-    with serving(encoder="none") as server, ThreadPoolExecutor(10) as threads:
+    with serving(limits=Limits(share=10), encoder="none") as server, ThreadPoolExecutor(10) as threads:
         alone = [server.decode(vector, steps=6, length=8)[-1][1] for vector in vectors]
         server.gate.hold()
         before, wanted = server.gate.passes, server.gate.wanted
@@ -40,7 +40,7 @@ def test_the_line_moves_and_says_so(gated, monkeypatch):
     """Two run, three wait; each that waits hears of every place it gains, and nobody overtakes."""
     worker, started = gated.service.worker, []
     real = worker._add
-    monkeypatch.setattr(worker, "_add", lambda job, which: (started.append(job.submitted), real(job, which)))
+    monkeypatch.setattr(worker, "_add", lambda job: (started.append(job.submitted), real(job)))
     vectors = make_vectors(5)
     gated.gate.hold()
     with ExitStack() as stack:
@@ -150,32 +150,114 @@ def test_batches_leave_half_of_the_places(gated):
         assert batch.result(PATIENCE).status_code == 200
 
 
-def test_slices_give_streams_as_much_time_as_they_take(gated, monkeypatch):
-    """A slice of 0.2 s is followed by passes for 0.2 s; taking turns, it would be one pass of 0.04 s."""
-    inverter, at_slice = gated.service.inverter, []
-    real_invert, real_enter = inverter.invert, gated.gate.enter
-
-    def slow_slice(*arguments):
-        at_slice.append(gated.gate.passes)
-        time.sleep(0.2)
-        return real_invert(*arguments)
-
-    monkeypatch.setattr(inverter, "invert", slow_slice)
-    monkeypatch.setattr(gated.gate, "enter", lambda: (real_enter(), time.sleep(0.04)))
+def test_n_best_is_stepped_with_the_streams(gated):
+    """Its texts take places as all others do: a stream beside it waits for no pass but those it takes part in."""
     gated.gate.hold()
-    before = gated.gate.passes
-    with gated.stream(make_vectors(1)[0], strategy="sequential", steps=12, length=12) as events:
-        gated.until(lambda: gated.queue()["running"] == 1)
-        with ThreadPoolExecutor(1) as threads:
-            body = {"vectors": make_vectors(3).tolist(), "n_best": 2}
-            batch = threads.submit(gated.http.post, "/invert", json=body)
-            gated.until(lambda: gated.queue()["waiting"] == 1)
-            gated.gate.let()
+    body = {"vectors": make_vectors(2).tolist(), "n_best": 3, "steps": 4, "length": 6}
+    with ThreadPoolExecutor(1) as threads:
+        batch = threads.submit(gated.http.post, "/invert", json=body)
+        gated.until(lambda: gated.queue()["running"] == 1, "n-best does not count as running")
+        assert gated.queue()["waiting"] == 1
+        with gated.stream(make_vectors(1, seed=9)[0], steps=4, length=6) as events:
+            gated.gate.let(1 + 4)  # the pass that it missed, then its own
             assert list(events)[-1][0] == "done"
-            assert batch.result(PATIENCE).status_code == 200
-    assert len(at_slice) == 3
-    assert at_slice[1] - at_slice[0] >= 2, "the second slice did not wait"
-    assert at_slice[0] - before < 12, "there was no slice while the stream ran"
+        assert not batch.done()
+        gated.gate.let()
+        assert len(batch.result(PATIENCE).json()["results"]) == 2
+
+
+def test_n_best_whose_client_left_is_dropped_at_the_next_step(gated):
+    gated.gate.hold()
+    body = {"vectors": make_vectors(1).tolist(), "n_best": 5, "steps": 128, "length": 12}
+    with pytest.raises(Exception, match="timed out"):
+        gated.http.post("/invert", json=body, timeout=0.5)
+    job = next(iter(gated.service.worker._running.values()))[0]
+    gated.until(lambda: job.gone)
+    before = gated.gate.passes
+    gated.gate.let()
+    gated.until(lambda: gated.queue()["running"] == gated.queue()["waiting"] == 0)
+    assert gated.gate.passes - before <= 2
+
+
+def test_batches_take_turns(gated):
+    """One text of each: a batch of one that comes behind a batch of ten ends long before it."""
+    gated.gate.hold()
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(gated.http.post, "/invert", json={"vectors": make_vectors(10).tolist(), "length": 3})
+        gated.until(lambda: gated.queue()["running"] == 1)
+        short = threads.submit(gated.http.post, "/invert", json={"vectors": make_vectors(1).tolist(), "length": 3})
+        gated.until(lambda: gated.queue()["waiting"] == 2)
+        gated.gate.let(3 * 3)
+        assert short.result(PATIENCE).status_code == 200
+        assert not long.done()
+        gated.gate.let()
+        assert len(long.result(PATIENCE).json()["results"]) == 10
+
+
+def test_one_bad_question_leaves_the_other_streams_alone(gated, monkeypatch):
+    """A pass that fails for all is repeated for each."""
+    from unembed.decode import pool
+
+    real = pool.answer
+
+    def picky(net, asks):
+        if any(ask.sampling.temperature == 0.5 for ask in asks):
+            raise IndexError
+        return real(net, asks)
+
+    monkeypatch.setattr(pool, "answer", picky)
+    gated.gate.hold()
+    vectors = make_vectors(2)
+    with gated.stream(vectors[0], steps=8, length=12) as good:
+        gated.until(lambda: gated.queue()["running"] == 1)
+        with gated.stream(vectors[1], temperature=0.5) as bad:
+            gated.gate.let()
+            assert list(bad)[-1][1]["error"] == "internal"
+        assert list(good)[-1][0] == "done"
+    assert gated.service.worker._shares == {}
+
+
+def test_a_worker_that_dies_tells_all_and_is_seen(vector, monkeypatch, caplog):
+    with serving(limits=Limits(capacity=1, queue=3), encoder="none") as server:
+        server.gate.hold()
+        worker = server.service.worker
+        with server.stream(vector) as running:
+            server.until(lambda: server.queue()["running"] == 1)
+            with server.stream(vector) as waiting:
+                server.until(lambda: server.queue()["waiting"] == 1)
+                monkeypatch.setattr(worker, "_announce", lambda: 1 / 0)
+                server.gate.let()
+                assert list(running)[-1][1]["error"] == "internal"
+                assert list(waiting)[-1][1]["error"] == "internal"
+        assert server.http.get("/health").json()["status"] == "failed"
+        answer = server.http.post("/decode", json={"vector": vector})
+        assert (answer.status_code, answer.json()["error"]) == (503, "failed")
+        assert worker._shares == {}
+    assert "ZeroDivisionError at" in caplog.text
+
+
+def test_a_thread_that_is_gone_without_a_word_is_seen(vector):
+    with serving(encoder="none") as server:
+        worker = server.service.worker
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        real, worker._thread = worker._thread, thread
+        assert server.http.get("/health").json()["status"] == "failed"
+        worker._thread = real
+
+
+def test_nobody_is_told_to_wait_while_places_are_free():
+    """Five that come during one pass all start at the next one: none of them has a number in a line."""
+    with serving(limits=Limits(capacity=8, share=100), encoder="none") as server, ExitStack() as stack:
+        server.gate.hold()
+        streams = []
+        for number, vector in enumerate(make_vectors(6), 1):
+            streams.append(stack.enter_context(server.stream(vector)))
+            server.until(lambda n=number: server.queue()["running"] + server.queue()["waiting"] == n)
+        server.gate.let()
+        heard = [[data["position"] for name, data in events if name == "queued"] for events in streams]
+        assert heard == [[0]] * 6
 
 
 def test_a_fault_in_a_strategy_ends_that_text_only(server_with_a_fault):
@@ -220,13 +302,14 @@ def test_a_fault_in_a_pass_ends_what_runs_and_no_more(gated, vector, monkeypatch
     assert gated.http.post("/invert", json={"vectors": [vector], "n_best": 2}).status_code == 200
 
 
-def test_a_fault_in_a_slice_answers_500_and_no_more(gated, vector, monkeypatch):
-    body = {"vectors": [vector], "n_best": 2}
+def test_a_fault_in_a_batch_answers_500_and_no_more(gated, vector, monkeypatch):
+    body = {"vectors": [vector] * 3, "n_best": 2}
     with monkeypatch.context() as patch:
-        patch.setattr(gated.service.inverter, "invert", lambda *_: 1 / 0)
+        patch.setattr(gated.service.inverter.artifact.net, "logits", lambda hidden: 1 / 0)
         refused = gated.http.post("/invert", json=body)
     assert (refused.status_code, refused.json()["error"]) == (500, "internal")
     assert gated.http.post("/invert", json=body).status_code == 200
+    assert gated.queue()["running"] == gated.queue()["waiting"] == 0
     assert gated.service.worker._shares == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +19,8 @@ import httpx2
 import pytest
 
 from tests.decode.conftest import make_inverter, make_vectors
-from tests.serve.conftest import PATIENCE, read_events
+from tests.serve.conftest import PATIENCE, read_events, serving
+from unembed.serve.limits import Limits, stopping
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +92,57 @@ def test_sigterm_ends_or_tells_running_streams(folder):
             assert answers == [503]
         assert server.wait(PATIENCE) == 0
         assert time.monotonic() - began < 5
+
+
+def test_sigterm_in_the_middle_of_a_long_pass_is_told_too(vector):
+    """Whoever waits when the server's patience ends gets the documented answer, a stream its last event."""
+    with ThreadPoolExecutor(1) as threads, serving(limits=Limits(stop_seconds=0.1), encoder="none") as server:
+        server.server.config.timeout_graceful_shutdown = 0.3
+        server.gate.hold()
+        with server.stream(vector) as events:
+            server.until(lambda: server.queue()["running"] == 1)
+            with httpx2.Client(base_url=server.url, timeout=PATIENCE) as http:
+                batch = threads.submit(http.post, "/invert", json={"vectors": [vector], "n_best": 2})
+                server.until(lambda: server.queue()["waiting"] == 1)
+                server.server.should_exit = True
+                assert list(events)[-1] == ("error", {"error": "stopping", "message": stopping().message})
+                answer = batch.result(PATIENCE)
+                assert (answer.status_code, answer.json()["error"]) == (503, "stopping")
+
+
+@pytest.mark.parametrize("when", ["_warm_up", "_announce"])
+def test_a_decoder_that_dies_ends_the_command_with_one_line(folder, monkeypatch, capsys, caplog, when):
+    """While it loads, or later: here when the first request comes."""
+    from unembed.cli import console, main
+    from unembed.serve.worker import Worker
+
+    def ask(answer: dict) -> None:
+        body = {"vector": make_vectors(1)[0].tolist()}
+        threading.Thread(target=lambda: httpx2.post(answer["url"] + "/decode", json=body), daemon=True).start()
+
+    monkeypatch.setattr(console, "print_json", ask)
+    monkeypatch.setattr(Worker, when, lambda _: 1 / 0)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        code = main(["serve", "--inverter", str(folder), "--port", "0", "--no-open", "--encoder", "none", "--json"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 1
+    ours = [record for record in caplog.records if record.name.startswith("unembed")]
+    (line,) = [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
+    assert "the decoder failed (ZeroDivisionError at" in line
+    assert capsys.readouterr().err == ""
+
+
+def test_a_host_name_goes_with_the_url_that_is_printed(folder):
+    """The machine's own name may stand for another loopback address, or for one on the network."""
+    name = socket.gethostname()
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        pytest.skip("this machine does not know its own name")
+    with process(folder, "--encoder", "none", "--host", name) as (_, where):
+        assert httpx2.get(where["url"] + "/health").status_code == 200
 
 
 def test_ctrl_c_is_130_as_everywhere(folder):

@@ -103,6 +103,10 @@ def test_no_other_page_may_read_answers_unless_named(server, vector):
         assert allowed.headers["access-control-allow-origin"] == "https://good.example"
         answer = open_server.http.post("/decode", json={"vector": vector}, headers=good)
         assert answer.headers["access-control-allow-origin"] == "https://good.example"
+        assert "Retry-After" in answer.headers["access-control-expose-headers"]
+        large = open_server.http.post("/decode", content=b"x" * 2_000_001, headers=good)  # refused before the app
+        assert (large.status_code, large.headers["access-control-allow-origin"]) == (413, "https://good.example")
+        assert "access-control-allow-origin" not in open_server.http.post("/x", content=b"x" * 2_000_001).headers
         assert open_server.http.options("/decode", headers=asked).status_code == 400
         assert "access-control-allow-origin" not in open_server.http.get("/health", headers=asked).headers
 

@@ -63,7 +63,7 @@ def _default(value: object) -> object:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 when it worked, 2 for bad input, 130 when interrupted."""
+    """Run a command; 0 or what the command says when it worked, 2 for bad input, 130 when interrupted."""
     # Nothing but an explicit `openai:` endpoint or a hub id may use the network; usage reports never do.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A lone dash means standard input; the parser would take it for an option.
     arguments = [STDIN if argument == "-" else argument for argument in given]
     try:
-        make_app(chosen=next(iter(arguments), ""))(arguments)
+        code = make_app(chosen=next(iter(arguments), ""))(arguments)
         sys.stdout.flush()
     except UnembedError as error:
         return _refuse(str(error))
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         return _refuse(f"{error.filename}: {error.strerror}")
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _refuse(message: str) -> int:

@@ -23,10 +23,11 @@ def serve(
     open_: Annotated[bool | None, Parameter(name="--open", negative="--no-open")] = None,
     encoder: str = "auto",
     queue: int = 64,
+    share: int = 8,
     allow_host: tuple[str, ...] = (),
     allow_origin: tuple[str, ...] = (),
     json: bool = False,
-) -> None:
+) -> int:
     """Open a page that recovers texts from vectors live, and answer over HTTP.
 
     ```
@@ -44,6 +45,7 @@ def serve(
         open_: Open the page in a browser. Without a word: when a person sits at the terminal.
         encoder: Encoder for texts: `auto` is the inverter's own where it is installed, `none` does without.
         queue: Requests that may wait; the next one is told to come back later.
+        share: Decodings that one client address may have waiting or running; behind a proxy all clients are one.
         allow_host: A name under which the server may be addressed, besides localhost and --host. Can be repeated.
         allow_origin: Another web page that may use the API, such as https://example.org. Can be repeated.
         json: Say in JSON where the server is.
@@ -56,7 +58,7 @@ def serve(
     from unembed.serve import run
     from unembed.serve.limits import Limits
 
-    limits = Limits(queue=queue)
+    limits = Limits(queue=queue, share=share)
     with run.listen(host, port) as listener:
         url = run.address(listener)
         if not run.is_loopback(host):
@@ -71,7 +73,7 @@ def serve(
             encoder=encoder,
             limits=limits,
             host=host,
-            allow_hosts=allow_host,
+            allow_hosts=(*allow_host, listener.getsockname()[0]),  # the printed URL, where --host is a name
             allow_origins=allow_origin,
         )
 
@@ -88,7 +90,8 @@ def serve(
 
                 webbrowser.open(url)
 
-        run.run(app, service, listener, ready)
+        if not run.run(app, service, listener, ready):
+            return 1  # the worker has logged why
     # SIGTERM. Everybody has been told, nothing is on its way to disk, and taking torch apart can need the seconds that
     # whoever sent the signal waits before the next one.
     sys.stdout.flush()

@@ -9,6 +9,9 @@ from typing import Literal, TypedDict
 from unembed.decode import strategies
 from unembed.errors import ConfigError
 
+# Below, logits divided by it leave the range of a float.
+MIN_TEMPERATURE = 1e-3
+
 ScoreName = Literal["revealed", "pseudo"]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -22,7 +25,7 @@ class DecodeConfig:
     steps: int = 8
     """The most denoising steps a text may take; whatever the number, no mask is left behind."""
     temperature: float = 0.0
-    """0 takes the most probable token; above, tokens are drawn."""
+    """0 takes the most probable token; from 0.001 on, tokens are drawn."""
     top_p: float = 1.0
     """Draw only from the most probable tokens that hold this share of the probability."""
     seed: int = 0
@@ -37,7 +40,7 @@ class DecodeConfig:
     """Keep up to this many different texts: of as many lengths, and variants that are drawn at a temperature."""
     variant_temperature: float = 0.7
     """Temperature of the drawn variants when `temperature` is 0."""
-    repeat_penalty: float = 1.5
+    repeat_penalty: float = 2.5
     """Taken from the logit of a token for every time that it stands in the text already."""
     distinct: bool = True
     """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""
@@ -67,7 +70,11 @@ class DecodeConfig:
         if self.length is not None:
             _whole("length", self.length, 1)
         _within("temperature", self.temperature, 0, math.inf)
-        _within("variant_temperature", self.variant_temperature, 1e-3, math.inf)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}: give 0, or a number of at least {MIN_TEMPERATURE:g}"
+            )
+        _within("variant_temperature", self.variant_temperature, MIN_TEMPERATURE, math.inf)
         _within("top_p", self.top_p, 1e-6, 1)
         _within("guidance", self.guidance, 0, math.inf)
         _within("repeat_penalty", self.repeat_penalty, 0, math.inf)

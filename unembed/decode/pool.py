@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unembed.decode.config import DecodeConfig, Precision
-from unembed.decode.engine import inference, single
-from unembed.decode.plan import Candidate, Course, Stage, advance
+from unembed.decode.engine import inference
+from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Answer, Ask, answer
-from unembed.decode.result import Step
+from unembed.decode.result import Inversion, Step
 from unembed.decode.strategies.base import State
 from unembed.errors import ConfigError, UnembedError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from unembed.decode.vectors import Source
     from unembed.model.denoiser import Denoiser
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
 class PoolFull(UnembedError):
     """All places are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One text that is to be decoded for a vector: its length, and whether it is drawn."""
+
+    vector: NDArray[np.float32]  # (1, d)
+    c: Tensor  # (1, width)
+    job: Job
+    config: DecodeConfig
 
 
 @dataclass(slots=True)
@@ -39,7 +50,7 @@ class _Running:
     precision: Precision
     ask: Ask | None = None
     """What it waits for; None when it has nothing more to ask."""
-    done: list[Stage] = field(default_factory=list)
+    done: list[Step] = field(default_factory=list)
     """Steps that nobody has fetched yet."""
 
 
@@ -73,10 +84,22 @@ class Pool:
 
     def add(self, vector: Source, config: DecodeConfig | None = None) -> int:
         """Take a vector (d,) in, for the next round; returns the ticket that its steps will carry."""
-        if len(self) >= self.capacity:
-            raise PoolFull(f"all {self.capacity} places are taken: try again when a text has finished")
-        config = config or DecodeConfig()
-        text = _Running(single(self._net, self._read(vector), config), config.precision)
+        self._check_room()
+        (part,) = self.parts(vector, replace(config or DecodeConfig(), lengths=1, n_best=1))
+        return self.add_part(part)
+
+    def parts(self, vector: Source, config: DecodeConfig) -> list[Part]:
+        """The texts that `lengths` and `n_best` ask for; `add_part` takes them, `best_of` chooses among the results."""
+        row = self._read(vector)[None]
+        with inference(self._net, config.precision):
+            c = conditions(self._net, row, config)
+            return [Part(row, c, job, config) for job in plan(self._net, c, config)]
+
+    def add_part(self, part: Part) -> int:
+        """Take one text in, for the next round; returns its ticket."""
+        self._check_room()
+        with inference(self._net, part.config.precision):
+            text = _Running(course(self._net, part.vector, part.c, [part.job], part.config), part.config.precision)
         self._go_on(text, None)
         ticket = next(self._tickets)
         self._running[ticket] = text
@@ -89,23 +112,38 @@ class Pool:
     def step(self) -> list[tuple[int, Step]]:
         """One round: one forward pass for all, and the steps that it completed, in order of the tickets.
 
-        The last step of a text holds its `Inversion`; its ticket is gone then. A text whose strategy fails is dropped
-        and its error raised; the others lose nothing and go on in the next round.
+        The last step of a text holds its `Inversion`; its ticket is gone then. A text that fails, in its strategy or in
+        the pass, is dropped and its error raised; the others lose nothing and go on in the next round.
         """
         for precision in sorted({text.precision for text in self._running.values()}):  # nearly always one
             waiting = [(ticket, text) for ticket, text in self._running.items() if text.precision == precision]
             asks = [(ticket, text, text.ask) for ticket, text in waiting if text.ask is not None]
             if not asks:
                 continue
-            with inference(self._net, precision):
-                answers = answer(self._net, [ask for _, _, ask in asks])
-            for (ticket, text, _), found in zip(asks, answers, strict=True):
+            shared = self._shared([ask for _, _, ask in asks], precision)
+            for place, (ticket, text, ask) in enumerate(asks):
                 try:
-                    self._go_on(text, found)
+                    self._go_on(text, shared[place] if shared else self._alone(ask, precision))
                 except BaseException:
                     self.drop(ticket)
                     raise
         return self._fetch()
+
+    def _check_room(self) -> None:
+        if len(self) >= self.capacity:
+            raise PoolFull(f"all {self.capacity} places are taken: try again when a text has finished")
+
+    def _shared(self, asks: list[Ask], precision: Precision) -> list[Answer] | None:
+        """One pass for all; None when it fails, which one of them may have caused: then each is asked alone."""
+        try:
+            with inference(self._net, precision):
+                return answer(self._net, asks)
+        except Exception:
+            return None
+
+    def _alone(self, ask: Ask, precision: Precision) -> Answer:
+        with inference(self._net, precision):
+            return answer(self._net, [ask])[0]
 
     def _go_on(self, text: _Running, found: Answer | None) -> None:
         """Let a text work until it asks the next question or is finished."""
@@ -113,16 +151,24 @@ class Pool:
             text.ask = None
             item = advance(text.course, found)
             while isinstance(item, Stage):
-                text.done.append(item)
+                text.done.append(self._show(item.state, item.candidates[0] if item.candidates else None))
                 item = advance(text.course, None)
             text.ask = item
 
     def _fetch(self) -> list[tuple[int, Step]]:
         steps = []
         for ticket, text in list(self._running.items()):
-            for stage in text.done:
-                steps.append((ticket, self._show(stage.state, stage.candidates[0] if stage.candidates else None)))
+            steps += [(ticket, step) for step in text.done]
             text.done = []
             if text.ask is None:
                 self.drop(ticket)
         return steps
+
+
+def best_of(found: list[Inversion], n_best: int) -> Inversion:
+    """The best of one vector's texts with the next ones as alternatives, ranked as `Inverter.invert` does it."""
+    different: dict[tuple[int, ...], Inversion] = {}
+    for one in sorted(found, key=lambda one: (-one.score, one.tokens)):
+        different.setdefault(one.tokens, one)
+    best, *others = list(different.values())[:n_best]
+    return replace(best, alternatives=tuple(others)) if others else best

@@ -189,7 +189,8 @@ def _at_quantile(p: Tensor, u: Tensor) -> Tensor:
     device = p.device
     cumulated = (p.cpu() if device.type == "mps" else p).double().cumsum(1)  # Apple GPUs have no float64
     reached = u[:, None].to(cumulated.device).clamp(max=1 - 1e-9) * cumulated[:, -1:]
-    return torch.searchsorted(cumulated, reached, right=True)[:, 0].to(device)
+    found = torch.searchsorted(cumulated, reached, right=True)[:, 0]
+    return found.clamp(max=p.shape[1] - 1).to(device)  # past the end only where p is NaN
 
 
 def _entropy(logits: Tensor, log_z: Tensor) -> Tensor:

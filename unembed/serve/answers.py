@@ -72,10 +72,10 @@ def _sentence(mistake: dict[str, Any]) -> str:
     kind, place = mistake["type"], [str(part) for part in mistake["loc"][1:]]
     if kind == "json_invalid":
         return "the body is not JSON: check its syntax"
-    if not place:
-        return "the body is not a JSON object: send one, with Content-Type: application/json"
     if kind == "extra_forbidden":
         return "the body has a field that is not known: /docs lists them"
+    if not place:
+        return "the body is not a JSON object: send one, with Content-Type: application/json"
     what = str(mistake["msg"]).removeprefix("Value error, ")
     return f"{'.'.join(place)}: {what[:1].lower()}{what[1:]}"
 

@@ -54,7 +54,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 }
 USED_UP = {"model": models.ErrorBody, "description": "Your share is used up; see `Retry-After`."}
 SHARED: dict[int | str, dict[str, Any]] = {429: USED_UP, **REFUSED}
-PLAIN: dict[int | str, dict[str, Any]] = {code: REFUSED[code] for code in (400, 503)}
+PLAIN: dict[int | str, dict[str, Any]] = {code: SHARED[code] for code in (400, 429, 503)}
 
 
 def create_app(
@@ -98,8 +98,9 @@ def create_app(
             allow_origins=list(allow_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Content-Type"],
+            expose_headers=["Retry-After"],
         )
-    return Guard(app, service.limits, allow_hosts, host), service
+    return Guard(app, service.limits, allow_hosts, host, allow_origins), service
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
@@ -147,8 +148,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         results = [models.Recovered(**one.to_dict()) for one in found.results]
         return models.InvertAnswer(results=results, ms=milliseconds(time.perf_counter() - began))
 
-    @app.post("/encode", responses=REFUSED, tags=["encoding"])
-    async def encode(body: models.EncodeRequest) -> models.EncodeAnswer:
+    @app.post("/encode", responses=SHARED, tags=["encoding"])
+    async def encode(body: models.EncodeRequest, request: Request) -> models.EncodeAnswer:
         """Embed a text."""
         text = " ".join(body.text.split())
         if not text:
@@ -156,7 +157,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if len(body.text) > service.limits.text_chars:
             raise bad("text_too_long", f"a text may have {service.limits.text_chars} characters: send a shorter one")
         began = time.perf_counter()
-        vector = await service.embedding.encode(text)
+        vector = await service.embedding.encode(text, client_of(request.scope))
         took = time.perf_counter() - began
         tokenizer, most = service.inverter.artifact.tokenizer, service.inverter.max_tokens
         tokens = tokenizer.encode(text, add_special_tokens=False)
@@ -177,6 +178,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     installed = versions()
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["server"])
     async def health() -> models.HealthAnswer:
         """Whether the server is ready, and what it runs."""
@@ -222,6 +224,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_pages(app: FastAPI) -> None:
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def index() -> FileResponse:
         return FileResponse(HERE / "static" / "index.html")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import numpy as np
 from unembed.data import encoders
 from unembed.errors import UnembedError
 from unembed.model.artifact import Artifact, check_encoder
-from unembed.serve.limits import Limits, Refusal
+from unembed.serve.limits import Limits, Refusal, too_many
 from unembed.serve.worker import place_of, use_threads
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Embedding:
         self.loaded = threading.Event()
         self._spec, self._artifact, self._limits = spec, artifact, limits
         self._asked = 0
+        self._shares: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "unembed-encoder")
 
     @property
@@ -51,15 +53,18 @@ class Embedding:
         """Forget what waits."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def encode(self, text: str) -> NDArray[np.float32]:
-        """The vector (d,) of a text."""
+    async def encode(self, text: str, client: str = "") -> NDArray[np.float32]:
+        """The vector (d,) of a text; without a client it is the server's own question and counts for nobody."""
         if not self.loaded.is_set():
             raise Refusal(503, "not_ready", "the encoder is still loading: try again in a few seconds", 2)
         if self.encoder is None:
             raise Refusal(503, "no_encoder", f"texts cannot be embedded here: {self.problem}")
         if self._asked >= self._limits.encodings:
             raise Refusal(503, "queue_full", f"{self._asked} texts wait for the encoder: try again later", 1)
+        if client and self._shares[client] >= self._limits.encodings_share:
+            raise too_many(f"{self._limits.encodings_share} texts of yours wait for the encoder")
         self._asked += 1
+        self._shares[client] += 1
         try:
             return await asyncio.wrap_future(self._thread.submit(self._encode, text))
         except UnembedError as error:
@@ -67,6 +72,9 @@ class Embedding:
             raise Refusal(503, "encoder_failed", "the encoder did not answer: try again later", 10) from None
         finally:
             self._asked -= 1
+            self._shares[client] -= 1
+            if not self._shares[client]:
+                del self._shares[client]
 
     def _encode(self, text: str) -> NDArray[np.float32]:
         assert self.encoder is not None

@@ -10,10 +10,11 @@ import contextlib
 import ipaddress
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from unembed.serve.limits import Limits, Refusal, internal, too_long
+from unembed.serve.limits import Limits, Refusal, internal, stopping, too_long, too_many
 from unembed.serve.worker import place_of
 
 if TYPE_CHECKING:
@@ -42,13 +43,20 @@ DRAIN, DRAIN_SECONDS = 10, 2.0
 class Guard:
     """Wraps the app."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, hosts: Collection[str], host: str) -> None:
-        """`hosts` are the names it answers to, besides loopback and the address `host` that it listens on."""
+    def __init__(
+        self, app: ASGIApp, limits: Limits, hosts: Collection[str], host: str, origins: Collection[str] = ()
+    ) -> None:
+        """`hosts` are the names it answers to, besides loopback and the address `host` that it listens on.
+
+        Pages of `origins` may read what it says; the app's own answers carry that leave already.
+        """
         self._app, self._limits = app, limits
         self._names = {name.lower() for name in (*LOOPBACK, host, *hosts)}
         # A rebinding attack needs a name, so bare addresses are safe where any address may be ours.
         self._any_address = host in ANYWHERE
+        self._origins = frozenset(origins)
         self._requests = 0
+        self._shares: Counter[str] = Counter()
         self._door = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,9 +68,11 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         answer = _Answer(send)
+        client = client_of(scope)
         self._requests += 1
+        self._shares[client] += 1
         try:
-            self._check(scope)
+            self._check(scope, client)
             if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
                 receive = await self._body(receive)
                 await self._take_turns()
@@ -71,18 +81,43 @@ class Guard:
         except Refusal as refusal:
             if refusal.status == 413:
                 await self._drain(receive)
-            await refuse(answer, refusal)
+            await self._refuse(scope, answer, refusal)
         except TimeoutError:
             if not answer.started:  # a stream that has begun just ends: its client does not read
-                await refuse(answer, too_long())
+                await self._refuse(scope, answer, too_long())
+        except asyncio.CancelledError:  # the server ends and waits no longer, in the middle of a long pass
+            await self._refuse(scope, answer, stopping())
         except Exception as error:  # the message may hold a text: only the place is logged
             log.error("a request failed: %s", place_of(error))
             if not answer.started:
-                await refuse(answer, internal())
+                await self._refuse(scope, answer, internal())
         finally:
             self._requests -= 1
+            self._shares[client] -= 1
+            if not self._shares[client]:
+                del self._shares[client]
 
-    def _check(self, scope: Scope) -> None:
+    async def _refuse(self, scope: Scope, answer: _Answer, refusal: Refusal) -> None:
+        """Answer with an error; a stream that has begun gets it as its last event."""
+        body = json.dumps({"error": refusal.error, "message": refusal.message})
+        if answer.started:
+            last = f"event: error\ndata: {body}\n\n" if answer.is_stream else ""
+            await answer({"type": "http.response.body", "body": last.encode()})
+            return
+        headers = {"content-type": "application/json", "content-length": str(len(body.encode()))}
+        if refusal.retry_after is not None:
+            headers["retry-after"] = str(refusal.retry_after)
+        origin = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"origin"), "")
+        if origin and self._origins & {origin, "*"}:
+            headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
+            headers["access-control-expose-headers"] = "Retry-After"
+        raw = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
+        await answer({"type": "http.response.start", "status": refusal.status, "headers": raw})
+        await answer({"type": "http.response.body", "body": body.encode()})
+
+    def _check(self, scope: Scope, client: str) -> None:
+        if self._shares[client] > self._limits.connections_share:
+            raise too_many(f"{self._limits.connections_share} requests of yours are under way")
         if self._requests > self._limits.connections:
             raise Refusal(503, "busy", "too many requests at once: try again in a few seconds", 5)
         given = [value for key, value in scope["headers"] if key == b"host"]
@@ -139,38 +174,35 @@ class _Answer:
     """`send` with our headers on it."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.started = send, False
+        self._send, self.started, self.is_stream = send, False, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
             headers = dict(HEADERS)
-            present = {key.decode("latin-1").lower() for key, _ in message.get("headers", [])}
-            if "cache-control" not in present:
+            given = {key.decode("latin-1").lower(): value for key, value in message.get("headers", [])}
+            self.is_stream = given.get("content-type", b"").startswith(b"text/event-stream")
+            if "cache-control" not in given:
                 # Pages and scripts are asked for again and mostly found unchanged; answers are nobody's to keep.
-                headers["cache-control"] = "no-cache" if "etag" in present else "no-store"
+                headers["cache-control"] = "no-cache" if "etag" in given else "no-store"
             ours = [(key.encode(), value.encode()) for key, value in headers.items()]
             message = {**message, "headers": [*message.get("headers", []), *ours]}
         await self._send(message)
 
 
-async def refuse(send: Send, refusal: Refusal) -> None:
-    """Answer with an error."""
-    body = json.dumps({"error": refusal.error, "message": refusal.message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.retry_after is not None:
-        headers.append((b"retry-after", str(refusal.retry_after).encode()))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 def client_of(scope: Scope) -> str:
     """Who shares one allowance: an IPv4 address, or the network of an IPv6 one, of which a client has many."""
-    host = (scope.get("client") or ("unknown", 0))[0]
+    return client_key((scope.get("client") or ("unknown", 0))[0])
+
+
+def client_key(host: str) -> str:
+    """The same of an address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return str(host)
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:  # how a socket for both shows an IPv4 client
+        return str(address.ipv4_mapped)
     if address.version == 6 and not address.is_loopback:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from unembed.decode import DecodeConfig, strategies
-from unembed.serve.limits import MAX_DIM, MAX_GUIDANCE, MAX_N_BEST, MAX_SEED, MAX_STEPS, MAX_TEMPERATURE
+from unembed.decode.config import MIN_TEMPERATURE
+from unembed.serve.limits import (
+    MAX_DIM,
+    MAX_FIELDS,
+    MAX_GUIDANCE,
+    MAX_N_BEST,
+    MAX_SEED,
+    MAX_STEPS,
+    MAX_TEMPERATURE,
+    MAX_VECTORS,
+)
 
 _DEFAULT = DecodeConfig()
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-Vector = Annotated[list[_Number], Field(min_length=1, max_length=MAX_DIM)]
+# FailFast: a body has room for a million mistakes, and a report on each would stop the event loop for half a minute.
+Vector = Annotated[list[_Number], Field(min_length=1, max_length=MAX_DIM), FailFast()]
 
 
 class _Request(BaseModel):
     # strict: "1" is no number and true is no 1. Unknown fields are mistakes.
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, data: Any) -> Any:
+        """Each unknown field is a mistake with a report of its own."""
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+            raise PydanticCustomError("extra_forbidden", "too many fields")
+        return data
 
 
 class EncodeRequest(_Request):
@@ -41,7 +61,10 @@ class Decoding(_Request):
     )
     seed: int = Field(_DEFAULT.seed, ge=0, le=MAX_SEED, description="Decides the draws at a temperature above 0.")
     temperature: _Number = Field(
-        _DEFAULT.temperature, ge=0, le=MAX_TEMPERATURE, description="0 takes the most probable token."
+        _DEFAULT.temperature,
+        ge=0,
+        le=MAX_TEMPERATURE,
+        description="0 takes the most probable token; else 0.001 or more.",
     )
     length: int | None = Field(None, ge=1, description="Decode to so many tokens instead of a predicted number.")
     feedback: bool = Field(
@@ -53,6 +76,13 @@ class Decoding(_Request):
     def _known(cls, value: str) -> str:
         if value not in strategies.names():
             raise ValueError(f"choose one of {', '.join(strategies.names())}")
+        return value
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_tiny(cls, value: float) -> float:
+        if 0 < value < MIN_TEMPERATURE:
+            raise ValueError(f"give 0, or a number of at least {MIN_TEMPERATURE:g}")
         return value
 
     @field_validator("feedback")
@@ -84,7 +114,7 @@ class DecodeRequest(Decoding):
 class InvertRequest(Decoding):
     """Some vectors to decode."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=MAX_VECTORS), FailFast()] = Field(
         description="One list of numbers for each; the server's limit is 128 vectors unless set otherwise."
     )
     n_best: int = Field(1, ge=1, le=MAX_N_BEST, description="Keep up to so many different texts for each vector.")
@@ -177,7 +207,7 @@ class RandomAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     """How the server is."""
 
-    status: Literal["loading", "ready", "stopping"]
+    status: Literal["loading", "ready", "stopping", "failed"]
     model: str
     encoder: str | None
     dim: int

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from unembed.errors import ConfigError
+from unembed.serve.protocol import bounded
 from unembed.serve.service import Service
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def run(app: ASGIApp, service: Service, listener: socket.socket, when_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM (returns) or Ctrl-C (KeyboardInterrupt)."""
+def run(app: ASGIApp, service: Service, listener: socket.socket, when_ready: Callable[[], None]) -> bool:
+    """Serve until SIGTERM (True), the decoder fails (False) or Ctrl-C (KeyboardInterrupt)."""
     server = make_server(app, service)
     # uvicorn raises the signal again when it has ended; for SIGTERM this end is what was asked for.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -87,6 +88,7 @@ def run(app: ASGIApp, service: Service, listener: socket.socket, when_ready: Cal
         server.run(sockets=[listener])
     finally:
         service.worker.join(JOIN_SECONDS)  # longer only in the middle of a long pass; the thread ends with the process
+    return not service.worker.failed
 
 
 def make_server(app: ASGIApp, service: Service) -> uvicorn.Server:
@@ -99,7 +101,8 @@ def make_server(app: ASGIApp, service: Service) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=CLOSE_SECONDS,  # type: ignore[arg-type]
         backlog=ACCEPTED_IN_A_TURN,
-        http="h11",  # the same everywhere, whatever else is installed
+        http=bounded(service.limits),
+        proxy_headers=False,  # a header that anyone can send must not decide whose share is used
         loop="asyncio",
         lifespan="on",
         ws="none",
@@ -126,11 +129,17 @@ class _Server(uvicorn.Server):
 
 
 def _report(service: Service, server: uvicorn.Server, when_ready: Callable[[], None]) -> None:
+    """Say when it is ready; end the server when the decoder fails, before or after."""
     while not (server.started and service.status == "ready"):
         if server.should_exit:
             return
+        if service.worker.failed:
+            server.should_exit = True
         time.sleep(0.02)
     # What is loaded stays. Looking through all of it for garbage would stop every thread for 0.1 s now and then.
     gc.collect()
     gc.freeze()
     when_ready()
+    while not server.should_exit:
+        server.should_exit = service.worker.failed
+        time.sleep(0.2)

@@ -38,6 +38,8 @@ class Service:
     @property
     def status(self) -> str:
         """In one word."""
+        if self.worker.failed:
+            return "failed"
         if self.worker.stopping:
             return "stopping"
         return "ready" if self.worker.ready.is_set() and self.embedding.loaded.is_set() else "loading"

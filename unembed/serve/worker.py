@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 from unembed.decode import DecodeConfig, Inversion, Step
 from unembed.errors import UnembedError
 from unembed.serve.jobs import Finished, Job, Message, Queued, Stepped
-from unembed.serve.limits import Limits, Refusal, internal, stopping, too_long
+from unembed.serve.limits import Limits, Refusal, failed, internal, stopping, too_long, too_many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +46,7 @@ class Worker:
         self._threads = torch.get_num_threads()
         self._stop_at = math.inf
         self._text_seconds = 0.0
-        self._slice_after = 0.0
+        self._failed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outbox: list[tuple[Job, Message]] = []
         self._thread = threading.Thread(target=self._run, name="unembed-worker", daemon=True)
@@ -77,6 +76,12 @@ class Worker:
         return self._stop_at < math.inf
 
     @property
+    def failed(self) -> bool:
+        """Whether its thread has ended though nobody stopped it."""
+        ended = self._thread.ident is not None and not self._thread.is_alive()
+        return self._failed or (ended and not self.stopping)
+
+    @property
     def waiting(self) -> int:
         """Requests in the line."""
         return len(self._streams) + len(self._batches)
@@ -92,18 +97,21 @@ class Worker:
         with self._turn:
             if self.stopping:
                 raise stopping()
+            if self.failed:
+                raise failed()
             if not self.ready.is_set():
                 raise Refusal(503, "not_ready", "the server is still loading: try again in a few seconds", 2)
             if self._shares[client] >= self.limits.share:
                 many = f"{self.limits.share} requests of yours are waiting or running"
-                raise Refusal(429, "too_many_requests", f"{many}: wait for one to end", self._retry_after())
+                raise too_many(many, self._retry_after())
             if self.waiting >= self.limits.queue:
                 full = f"{self.limits.queue} requests are waiting already"
                 raise Refusal(503, "queue_full", f"{full}: try again later", self._retry_after())
             self._shares[client] += 1
             line = self._streams if live else self._batches
-            if live and (line or self.running >= self.limits.capacity):
-                job.position = len(line) + 1
+            position = len(line) + 1 - max(0, self.limits.capacity - self.running)
+            if live and position > 0:  # there is no place for it at the next pass
+                job.position = position
                 job.mailbox.put_nowait(Queued(job.position, self._wait(job.position)))
             line.append(job)
             self._turn.notify()
@@ -125,6 +133,21 @@ class Worker:
     # --- the worker's thread ---
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # nobody would notice a thread that is gone: all would wait for ever
+            log.critical("unembed: the decoder failed (%s): start the server again", place_of(error))
+            with self._turn:
+                self._failed = True
+                jobs = {*self._streams, *self._batches, *(job for job, _, _ in self._running.values())}
+                self._streams.clear()
+                self._batches.clear()
+                self._running.clear()
+            for job in jobs:
+                self._end(job, internal())
+            self._post()
+
+    def _work(self) -> None:
         use_threads(self._threads)
         self._pool = self.inverter.pool(capacity=self.limits.capacity)
         self._warm_up()
@@ -134,7 +157,7 @@ class Worker:
                 while not (self._running or self.waiting or self.stopping):
                     self._turn.wait()
                 tickets = self._sweep()
-                starting = list(self._admit())
+                starting = self._admit()
                 self._announce()
                 if self.stopping and not self._running and not starting:
                     break
@@ -144,23 +167,23 @@ class Worker:
             self._post()
         self._post()
 
-    def _round(self, starting: list[tuple[Job, int]]) -> None:
-        """One step of every running text, and one slice of the work that cannot share passes."""
+    def _round(self, starting: list[Job]) -> None:
+        """One step of every running text."""
         try:
-            for job, which in starting:
-                self._add(job, which)
+            for job in starting:
+                self._add(job)
+            self._add_from_batches()
             self._post()  # who starts hears of it before the pass
             if self._running:
                 for ticket, step in self._pool.step():
                     self._stepped(ticket, step)
-            self._slice()
         except Exception as error:  # a fault of ours must end the texts that it hit, not the server
             blame = _blame(error)
-            failed = [ticket for ticket in self._running if ticket not in self._pool]
-            if not failed:  # the pass itself failed
-                failed = list(self._running)
+            lost = [ticket for ticket in self._running if ticket not in self._pool]
+            if not lost:  # no text's fault that we know of
+                lost = list(self._running)
                 self._pool = self.inverter.pool(capacity=self.limits.capacity)
-            for ticket in failed:
+            for ticket in lost:
                 self._end(self._running.pop(ticket)[0], blame)
 
     def _warm_up(self) -> None:
@@ -178,7 +201,7 @@ class Worker:
         now = time.monotonic()
         for line in (self._streams, self._batches):
             for job in list(line):
-                if self.stopping or job.gone or now > job.expires:
+                if self.stopping or job.gone or job.over or now > job.expires:
                     line.remove(job)
                     self._end(job, stopping() if self.stopping else too_long())
         dropped = []
@@ -190,21 +213,24 @@ class Worker:
                 self._end(job, stopping() if late else too_long())
         return dropped
 
-    def _admit(self) -> Iterator[tuple[Job, int]]:
-        """Give free places away: to streams first, and to batches at most half of all."""
+    def _admit(self) -> list[Job]:
+        """Streams get the free places first."""
         free = self.limits.capacity - len(self._running)
-        while self._streams and free > 0:
-            free -= 1
-            yield self._streams.popleft(), 0
-        in_batches = sum(not job.live for job, _, _ in self._running.values())
-        free = min(free, max(1, self.limits.capacity // 2) - in_batches)
-        for job in [job for job in self._batches if not job.in_slices]:
-            while free > 0 and job.started < len(job.vectors):
-                free -= 1
-                job.started += 1
-                yield job, job.started - 1
-            if job.started == len(job.vectors):
-                self._batches.remove(job)
+        return [self._streams.popleft() for _ in range(min(free, len(self._streams)))]
+
+    def _add_from_batches(self) -> None:
+        """Batches get what is left, at most half of all places: one text of each, then again."""
+        while self._batches and not self.stopping:
+            in_batches = sum(not job.live for job, _, _ in self._running.values())
+            most = max(1, self.limits.capacity // 2)
+            if in_batches >= most or len(self._running) >= self.limits.capacity:
+                return
+            job = self._batches[0]
+            self._add(job)
+            with self._turn:
+                self._batches.rotate(-1)
+                if job.over or job.begun_all:
+                    self._batches.remove(job)
 
     def _announce(self) -> None:
         """Tell those whose place in the line has changed."""
@@ -213,13 +239,17 @@ class Worker:
                 job.position = position
                 self._tell(job, Queued(position, self._wait(position)))
 
-    def _add(self, job: Job, which: int) -> None:
+    def _add(self, job: Job) -> None:
+        """Give the next text of a job a place."""
         now = time.monotonic()
         if not job.begun:
             job.begun = now
             self._tell(job, Queued(0, 0.0))
         try:
-            ticket = self._pool.add(job.vectors[which], job.config)
+            if not job.parts:
+                job.expect(self._pool.parts(job.vectors[job.started], job.config))
+            which, part = job.parts.popleft()
+            ticket = self._pool.add_part(part)
         except Exception as error:
             self._end(job, _blame(error))
             return
@@ -235,39 +265,10 @@ class Worker:
             self._text_seconds += SMOOTHING * (now - since - self._text_seconds)
             self._result(job, which, step.inversion)
 
-    def _slice(self) -> None:
-        """One vector of the first n-best job; then as much time for the streams as it took."""
-        now = time.monotonic()
-        with self._turn:
-            job = next((job for job in self._batches if job.in_slices), None)
-            if job is None or (self._running and now < self._slice_after):
-                return
-            self._batches.remove(job)
-            self._batches.append(job)  # the next slice is another job's
-        job.begun = job.begun or now
-        which = job.started
-        try:
-            found = self.inverter.invert(job.vectors[which], job.config)[0]
-        except Exception as error:
-            self._unline(job)
-            self._end(job, _blame(error))
-            return
-        job.started += 1
-        if job.started == len(job.vectors):
-            self._unline(job)
-        self._result(job, which, found)
-        self._slice_after = time.monotonic() + (time.monotonic() - now)
-
-    def _unline(self, job: Job) -> None:
-        with self._turn:
-            self._batches.remove(job)
-
     def _result(self, job: Job, which: int, found: Inversion) -> None:
-        job.results[which] = found
-        if len(job.results) == len(job.vectors):
-            now = time.monotonic()
-            results = [job.results[k] for k in range(len(job.vectors))]
-            self._end(job, Finished(results, job.begun - job.submitted, now - job.begun))
+        job.take(which, found)
+        if job.done:
+            self._end(job, Finished(job.results(), job.begun - job.submitted, time.monotonic() - job.begun))
 
     def _end(self, job: Job, message: Message) -> None:
         """The last word to a job; its client may send another."""

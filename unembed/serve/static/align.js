@@ -1,64 +1,49 @@
-// Which tokens and words of two texts belong together.
+// Which words of two texts belong together, for the tiles and side by side.
 
-export const MASK = "[MASK]";
+import { spell } from "./tokens.js";
 
-/** For each token: "same" (in the original, in that order), "moved" (in it, elsewhere) or "". */
+/** For each token the mark of its word, as `pair` gives it; none without an original. */
 export function marks(tokens, original) {
   const found = new Array(tokens.length).fill("");
-  if (!original) return found;
-  const left = count(original);
-  for (const place of common(tokens, original)) if (take(left, tokens[place])) found[place] = "same";
-  return found.map((mark, place) => mark || (take(left, tokens[place]) ? "moved" : ""));
+  if (original) for (const [, word, mark] of pair(original, tokens)) for (const place of word?.places ?? []) found[place] = mark;
+  return found;
 }
 
-/** Places in `a` of a longest common subsequence of both. */
-function common(a, b) {
-  const best = table(a.length + 1, b.length + 1);
-  for (let i = a.length - 1; i >= 0; i--)
-    for (let j = b.length - 1; j >= 0; j--)
-      best[i][j] = a[i] === b[j] ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
-  const places = [];
-  for (let i = 0, j = 0; i < a.length && j < b.length; ) {
-    if (a[i] === b[j]) places.push(i++), j++;
-    else if (best[i + 1][j] >= best[i][j + 1]) i++;
-    else j++;
-  }
-  return places;
-}
-
-/** Words and marks of punctuation, as they stand. */
-export const words = (text) => text.match(/[\p{L}\p{N}\p{M}]+(?:['’][\p{L}]+)*|[^\s]/gu) ?? [];
-
-/**
- * Columns [original word or null, recovered word or null, same?, moved?], with as few differences as possible.
- * A recovered word is `moved` when the original has it in another column.
- */
+/** Columns [word of the original or null, recovered word or null, mark]: "same", "moved" (in another column) or "". */
 export function pair(original, recovered) {
   const [a, b] = [words(original), words(recovered)];
-  const cost = table(a.length + 1, b.length + 1);
+  const gap = (i, j) => differ(a[i].plain, b[j].plain);
+  const cost = Array.from({ length: a.length + 1 }, () => new Array(b.length + 1).fill(0));
   for (let i = a.length; i >= 0; i--)
     for (let j = b.length; j >= 0; j--) {
       if (i === a.length || j === b.length) cost[i][j] = a.length - i + b.length - j;
-      else cost[i][j] = Math.min(cost[i + 1][j + 1] + differ(a[i], b[j]), cost[i + 1][j] + 1, cost[i][j + 1] + 1);
+      else cost[i][j] = Math.min(cost[i + 1][j + 1] + gap(i, j), cost[i + 1][j] + 1, cost[i][j + 1] + 1);
     }
   const columns = [];
   for (let i = 0, j = 0; i < a.length || j < b.length; ) {
     const here = cost[i][j];
-    if (i < a.length && j < b.length && here === cost[i + 1][j + 1] + differ(a[i], b[j])) columns.push([a[i++], b[j++]]);
+    if (i < a.length && j < b.length && here === cost[i + 1][j + 1] + gap(i, j)) columns.push([a[i++], b[j++]]);
     else if (i < a.length && here === cost[i + 1][j] + 1) columns.push([a[i++], null]);
     else columns.push([null, b[j++]]);
   }
-  const plain = columns.map((column) => column.map((word) => word?.toLowerCase()));
-  const left = count(plain.filter(([x, y]) => x !== y).map(([x]) => x));
-  return columns.map(([x, y], i) => {
-    const same = plain[i][0] === plain[i][1];
-    return [x, y, same, !same && y !== null && take(left, plain[i][1])];
-  });
+  const same = ([x, y]) => x?.plain === y?.plain;
+  const left = count(columns.filter((column) => !same(column)).map(([x]) => x?.plain));
+  return columns.map(([x, y]) => [x, y, same([x, y]) ? "same" : y && take(left, y.plain) ? "moved" : ""]);
+}
+
+/** The words that tokens make, each with the places of its tokens. */
+function words(tokens) {
+  const found = [];
+  for (const [place, { text, glued }] of spell(tokens).entries()) {
+    if (!glued) found.push({ text: "", places: [] });
+    found.at(-1).text += text;
+    found.at(-1).places.push(place);
+  }
+  return found.map((word) => ({ ...word, plain: word.text.toLowerCase() }));
 }
 
 // Multiples of 1/4 add up exactly, so the way back through the table may compare for equality.
-function differ(a, b) {
-  const [x, y] = [a.toLowerCase(), b.toLowerCase()];
+function differ(x, y) {
   if (x === y) return 0;
   const isWord = (w) => /[\p{L}\p{N}]/u.test(w);
   if (isWord(x) !== isWord(y)) return 2;
@@ -67,7 +52,7 @@ function differ(a, b) {
 
 /** How many of the original's words came back, and how many there are; punctuation does not count. */
 export function shared(original, recovered) {
-  const only = (text) => words(text.toLowerCase()).filter((w) => /[\p{L}\p{N}]/u.test(w));
+  const only = (text) => text.toLowerCase().match(/[\p{L}\p{N}\p{M}]+(?:['’]\p{L}+)*/gu) ?? [];
   const [wanted, left] = [only(original), count(only(recovered))];
   return [wanted.filter((word) => take(left, word)).length, wanted.length];
 }
@@ -84,5 +69,3 @@ function take(counts, item) {
   if (n) counts.set(item, n - 1);
   return n > 0;
 }
-
-const table = (rows, columns) => Array.from({ length: rows }, () => new Array(columns).fill(0));

@@ -2,12 +2,15 @@
 
 /** An error whose message is a sentence for a person. */
 export class Failure extends Error {
-  constructor(message, { slug = "", retryAfter = null } = {}) {
+  constructor(message, { slug = "", retryAfter = NaN } = {}) {
     super(message);
     this.slug = slug;
-    this.retryAfter = retryAfter; // seconds, when the server says that trying again makes sense
+    this.retryAfter = retryAfter; // seconds, if the server says so
   }
 }
+
+/** What a person gave cannot be used. */
+export const wrong = (message) => new Failure(message, { slug: "input" });
 
 const UNREACHABLE = "The server does not answer. Check that unembed serve is running, then try again.";
 
@@ -54,7 +57,7 @@ async function call(path, options) {
   const wait = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   const problem = await response.json().catch(() => ({}));
   const message = typeof problem.message === "string" ? problem.message : `The server answered ${response.status}. Try again.`;
-  throw new Failure(message, { slug: problem.error, retryAfter: Number.isFinite(wait) ? wait : null });
+  throw new Failure(message, { slug: problem.error, retryAfter: wait });
 }
 
 /** Server-sent events out of a byte stream. EventSource cannot send a body, hence by hand. */

@@ -4,15 +4,14 @@ import { shared } from "./align.js";
 import { $, el } from "./dom.js";
 import { Player, TokenRow } from "./tokens.js";
 
-/** One card for each run; `onPick(run)` when a person wants to see it on the stage. Resolves when all are over. */
-export async function compare(runs, chosen, onPick) {
-  $("comparison").hidden = false;
-  const mark = (run) => cards.forEach((card) => card.button.setAttribute("aria-pressed", String(card.run === run)));
+/** One card for each run; `onPick(run)` when a person wants to see it. Resolves to the closest when all are over. */
+export async function compare(runs, chosen, signal, onPick) {
+  const mark = (run) => cards.forEach((card) => (card.button.ariaPressed = card.run === run));
   const cards = runs.map((run) => new Card(run, () => (mark(run), onPick(run))));
   $("cards").replaceChildren(...cards.map((card) => card.element));
   mark(chosen);
-  await Promise.all(cards.map((card) => card.play()));
-  return crown(cards);
+  await Promise.all(cards.map((card) => card.play(signal)));
+  return signal.aborted ? null : crown(cards);
 }
 
 class Card {
@@ -29,16 +28,18 @@ class Card {
     this.row.idle(10);
   }
 
-  async play() {
+  async play(signal) {
     const { run } = this;
-    await new Player(run, (at) => {
+    const player = new Player(run, (at) => {
       this.row.draw(run.frames[at]);
       this.facts.textContent = `Step ${at}`;
-    }).play();
-    if (run.failure) this.facts.textContent = run.failure.name === "AbortError" ? "Stopped." : run.failure.message;
-    if (!run.done) return;
-    const { cosine, steps, ms, text } = run.done;
-    const facts = [cosine === null ? "" : `cosine ${cosine.toFixed(2)}`, `${steps} ${steps === 1 ? "step" : "steps"}`, `${Math.round(ms)} ms`];
+    });
+    signal.addEventListener("abort", () => player.stop());
+    await player.play();
+    if (signal.aborted && run.frames.length) this.row.draw(run.frames.at(-1));
+    if (!run.done) return void (this.facts.textContent = signal.aborted ? "Stopped." : run.failure.message);
+    const { cosine, steps, passes, text } = run.done; // no time: the runs share their passes
+    const facts = [cosine === null ? "" : `cosine ${cosine.toFixed(2)}`, `steps ${steps}`, passes !== steps && `passes ${passes}`];
     if (run.source.text) facts.unshift(`${shared(run.source.text, text).join(" of ")} words`);
     this.facts.textContent = facts.filter(Boolean).join(" · ");
   }

@@ -1,6 +1,8 @@
-// Two helpers. Text goes in as text nodes only: nothing on this page is ever parsed as HTML.
+// Helpers. Text goes in as text nodes only: nothing on this page is ever parsed as HTML.
 
 export const $ = (id) => document.getElementById(id);
+
+export const on = (id, event, job) => $(id).addEventListener(event, job);
 
 export function el(name, attributes = {}, ...children) {
   const element = document.createElement(name);

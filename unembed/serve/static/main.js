@@ -1,9 +1,9 @@
-// The page: what a person does, and what follows from it.
+// What a person does on the page, and what follows.
 
-import { Failure, get, post } from "./api.js";
+import { Failure, get, post, wrong } from "./api.js";
 import { shared } from "./align.js";
 import { compare } from "./compare.js";
-import { $, el } from "./dom.js";
+import { $, el, on } from "./dom.js";
 import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 import { read, write } from "./state.js";
@@ -18,13 +18,12 @@ const EXAMPLES = {
 const STRATEGIES = {
   sequential: "From left to right, some tokens at each step.",
   euler: "A random part of the blanks at each step.",
-  remask: "Like euler, but the least certain tokens are taken back after each step.",
+  remask: "Like euler, but the least certain tokens are taken back.",
   "two-stage": "A first text from left to right, then its weakest tokens anew.",
   confidence: "The surest tokens first, equally many at each step.",
   entropy: "As many tokens at each step as can safely be chosen together.",
 };
 const NUMBERS = ["steps", "guidance", "temperature", "seed"];
-const LARGEST_FILE = 64 * 2 ** 20;
 
 const strip = new Strip($("strip"));
 const stage = new Stage();
@@ -32,69 +31,79 @@ let model; // of /models
 let defaults; // settings by name
 let embedded = null; // the last answer of /encode, with the text that was `asked`
 let working = null; // AbortController of what runs now
-let typing = 0;
+let typing = 0; // timer of the preview; 0 when none is wanted
 
 // --- what to start from
 
-const mode = () => document.querySelector("input[name=mode]:checked").value;
+const mode = () => $("form").elements.mode.value;
+const field = () => $(mode() === "text" ? "input" : "numbers");
 
 function setMode(name) {
-  document.querySelector(`input[name=mode][value=${name}]`).checked = true;
+  $("form").elements.mode.value = name;
   $("text-side").hidden = name !== "text";
   $("vector-side").hidden = name !== "vector";
   preview();
 }
 
-/** The vector of what stands in the form: {vector, text, tokens}; text and tokens are null for a raw vector. */
+/** What stands in the form: {vector, asked: as typed, text, tokens: as the model has it}, of a raw vector no more. */
 async function source(signal) {
-  if (mode() === "vector") return { vector: parseText($("numbers").value, model.dim, model.encoder), text: null, tokens: null };
+  if (mode() === "vector")
+    return { vector: parseText($("numbers").value, model), asked: null, text: null, tokens: null };
   const asked = $("input").value.trim();
-  if (!asked) throw new Failure("Type a sentence first, or pick one.", { slug: "input" });
-  if (embedded?.asked !== asked) embedded = { ...(await post("/encode", { text: asked }, signal)), asked };
-  const { vector, text, tokens } = embedded;
-  return { vector, text, tokens };
+  if (!asked) throw wrong("Type a sentence first, or pick one.");
+  if (embedded?.asked === asked) return embedded;
+  return (embedded = { ...(await post("/encode", { text: asked }, signal)), asked });
 }
 
-/** Draws the vector while a person types; a mistake is said beside it, not shouted. */
-async function preview() {
-  clearTimeout(typing);
-  const empty = !(mode() === "text" ? $("input") : $("numbers")).value.trim();
-  if (empty || !model) return drawVector(null, mode() === "text" ? "Its vector appears here." : "Your vector appears here.");
+/** Draws the vector while a person types, but not over that of a run; `aloud` also says what is wrong. */
+function preview(aloud = false) {
+  settle();
+  if (working) return;
+  if (!field().value.trim() || !model) return drawVector(null, "The vector appears here.");
   const turn = (typing = setTimeout(async () => {
     try {
-      const { vector } = await source();
-      if (turn === typing) drawVector(vector);
+      const from = await source();
+      if (turn === typing) drawVector(from);
     } catch (error) {
-      if (turn === typing) drawVector(null, error.message, true);
+      if (turn !== typing) return;
+      drawVector(null, error.message, true);
+      if (aloud) announce(error.message);
     }
-  }, 250));
+  }, aloud ? 0 : 250));
 }
 
-function drawVector(vector, note, bad = false) {
-  strip.draw(vector);
-  $("copy-vector").hidden = !vector;
+function settle() {
+  clearTimeout(typing);
+  typing = 0;
+}
+
+function drawVector(from, note, bad = false) {
+  strip.draw(from && from.vector);
+  $("copy-vector").hidden = !from;
   $("vector-note").classList.toggle("bad", bad);
-  if (bad) announce(note);
-  if (!vector) return ($("vector-note").textContent = note);
-  const head = Array.from(vector.slice(0, 3), (v) => (v < 0 ? "−" : "+") + Math.abs(v).toFixed(3)).join("  ");
-  const cut = mode() === "text" && embedded?.truncated ? ` The text is longer than the ${model.max_tokens} tokens that can come back.` : "";
-  $("vector-note").textContent = `${head} … ${vector.length} numbers from ${model.encoder}.${cut}`;
+  field().ariaInvalid = bad;
+  if (!from) return ($("vector-note").textContent = note);
+  const head = Array.from(from.vector.slice(0, 3), (v) => (v < 0 ? "−" : "+") + Math.abs(v).toFixed(3)).join("  ");
+  const more = from.truncated ? ` The text is longer than the ${model.max_tokens} tokens that can come back.` : (from.more ?? "");
+  $("vector-note").textContent = `${head} … ${from.vector.length} numbers from ${model.encoder}.${more}`;
 }
 
 async function takeFile(file) {
-  let more = "";
+  if (!model) throw new Failure("The model is still loading. Try again in a moment.");
   setMode("vector");
-  clearTimeout(typing); // what stood there is of no interest any more
-  if (file.size > LARGEST_FILE) throw new Failure("That file is larger than 64 MB: save the one vector that you want to read.", { slug: "input" });
+  settle(); // what stood there is of no interest any more
+  if (!file) throw wrong("That was no file: drop a .npy, or paste the numbers.");
+  const npy = file.name.toLowerCase().endsWith(".npy");
+  const most = npy ? 64 : 1;
+  if (file.size > most * 2 ** 20) throw wrong(`That file is larger than ${most} MB: save the one vector that you want to read.`);
+  const bytes = await file.arrayBuffer().catch(() => {
+    throw wrong("That is a folder, or a file that cannot be read: drop one file.");
+  });
   $("numbers").value = "";
-  if (!file.name.toLowerCase().endsWith(".npy")) $("numbers").value = await file.text();
-  else {
-    const { values, rows } = parseNpy(await file.arrayBuffer(), model.dim, model.encoder);
-    $("numbers").value = toText(values);
-    if (rows > 1) more = ` The first of ${rows} in the file.`;
-  }
-  drawVector(parseText($("numbers").value, model.dim, model.encoder));
-  $("vector-note").textContent += more;
+  const { values, rows } = npy ? parseNpy(bytes, model) : {};
+  $("numbers").value = npy ? toText(values) : new TextDecoder().decode(bytes);
+  const vector = parseText($("numbers").value, model);
+  if (!working) drawVector({ vector, more: rows > 1 ? ` The first of ${rows} in the file.` : "" });
 }
 
 // --- settings
@@ -104,7 +113,7 @@ function settings() {
   for (const name of NUMBERS) {
     const field = $(name);
     const bad = !field.checkValidity() || field.value === "";
-    field.setAttribute("aria-invalid", String(bad));
+    field.ariaInvalid = bad;
     if (bad) {
       $("settings").open = true;
       field.focus();
@@ -130,36 +139,42 @@ const explain = () => ($("strategy-help").textContent = STRATEGIES[$("strategy")
 async function work(all) {
   if (working) return working.abort(), stage.skip();
   clearError();
+  settle();
   const control = (working = new AbortController());
+  const { signal } = control;
   busy(true);
   try {
     const chosen = settings();
-    const from = await source(control.signal);
-    drawVector(from.vector);
-    const state = { text: $("input").value.trim(), vector: from.text === null ? from.vector : null, settings: chosen, compare: all };
-    history.replaceState(null, "", write(state, defaults));
+    const from = await source(signal);
+    drawVector(from);
     const names = all ? model.strategies : [chosen.strategy];
-    const runs = names.map((strategy) => new Run(from, { ...chosen, strategy }));
+    const runs = names.map((strategy) => new Run(from, { ...chosen, strategy }, all));
     const first = runs.find((run) => run.settings.strategy === chosen.strategy);
     announce(all ? `Comparing ${runs.length} strategies.` : "Recovering.");
     $("comparison").hidden = !all;
-    for (const run of runs) run.start(control.signal);
-    const shown = stage.show(first, setStatus);
-    const best = all ? await compare(runs, first, (run) => stage.show(run, setStatus)) : null;
+    for (const run of runs) run.start(signal);
+    const shown = show(first);
+    const best = all ? await compare(runs, first, signal, show) : null;
     await shown;
-    if (first.failure && !control.signal.aborted) throw first.failure;
-    if (first.done) announce(summary(first, best));
+    if (first.failure && !signal.aborted) throw first.failure;
+    if (working === control) announce(first.done ? summary(first, best) : "Stopped.");
   } catch (error) {
-    if (!control.signal.aborted) fail(error, () => work(all));
+    if (!signal.aborted) fail(error, () => work(all));
   } finally {
     if (working === control) busy(false), (working = null);
   }
 }
 
+/** Puts a run on the stage and into the address. */
+function show(run) {
+  history.replaceState(null, "", write(run, defaults));
+  return stage.show(run, setStatus);
+}
+
 function summary(run, best) {
   if (best) return `Done. ${best.settings.strategy} came closest, cosine ${best.done.cosine.toFixed(2)}: ${best.done.text}`;
   const words = run.source.text ? ` ${shared(run.source.text, run.done.text).join(" of ")} words came back.` : "";
-  return `Done: ${run.done.text}.${words}`;
+  return `Done: ${run.done.text}${/[.!?]$/.test(run.done.text) ? "" : "."}${words}`;
 }
 
 function busy(on) {
@@ -175,7 +190,8 @@ const announce = (text) => ($("live").textContent = text);
 function fail(error, again) {
   if (error.slug === "input") { // nothing to try again: the field is where to go
     drawVector(null, error.message, true);
-    return (mode() === "text" ? $("input") : $("numbers")).focus();
+    announce(error.message);
+    return field().focus();
   }
   const message = error instanceof Failure ? error.message : "Something went wrong on this page. Reload it and try again.";
   if (!(error instanceof Failure)) console.error(error);
@@ -193,7 +209,7 @@ async function copy(button, text) {
     await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "The browser does not allow it here";
+    button.textContent = "The browser forbids it here";
   }
   announce(button.textContent);
   setTimeout(() => (button.textContent = label), 2000);
@@ -212,41 +228,48 @@ const attempt = (job) => async (event) => {
 // --- start
 
 function listen() {
-  $("form").addEventListener("submit", (event) => (event.preventDefault(), work(false)));
-  $("compare").addEventListener("click", () => work(true));
-  $("input").addEventListener("input", preview);
-  $("input").addEventListener("keydown", (event) => {
+  on("form", "submit", (event) => (event.preventDefault(), work(false)));
+  on("recover", "click", (event) => event.detail > 1 && event.preventDefault()); // a double click is one
+  on("compare", "click", () => work(true));
+  on("input", "input", () => preview());
+  on("input", "keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    if (!working) work(false);
+    if (model && !working) work(false);
   });
-  $("numbers").addEventListener("input", preview);
-  for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => setMode(radio.value));
-  $("random").addEventListener("click", attempt(async () => use((await get("/random")).text)));
+  on("numbers", "input", () => preview());
+  on("numbers", "change", () => preview(true)); // it is left
+  for (const radio of $("form").elements.mode) radio.addEventListener("change", () => setMode(radio.value));
+  on("random", "click", attempt(async () => use((await get("/random")).text)));
   for (const [name, text] of Object.entries(EXAMPLES)) {
     const chip = el("button", { type: "button", class: "chip" }, name);
     chip.addEventListener("click", () => use(text));
     $("examples").append(chip);
   }
-  $("strategy").addEventListener("change", explain);
-  $("defaults").addEventListener("click", () => setSettings(defaults));
-  $("copy-vector").addEventListener("click", () => strip.values && copy($("copy-vector"), toText(strip.values)));
-  $("share").addEventListener("click", () => copy($("share"), location.href));
-  $("choose").addEventListener("click", () => $("file").click());
-  $("file").addEventListener("change", attempt(async () => $("file").files[0] && takeFile($("file").files[0])));
+  on("strategy", "change", explain);
+  on("defaults", "click", () => setSettings(defaults));
+  on("copy-vector", "click", () => strip.values && copy($("copy-vector"), toText(strip.values)));
+  on("share", "click", () => copy($("share"), location.href.replace(/#.*/, "") + write(stage.run, defaults)));
+  on("choose", "click", () => $("file").click());
+  on("file", "change", () => {
+    const [file] = $("file").files;
+    $("file").value = ""; // so that the same file can be chosen again
+    if (file) attempt(() => takeFile(file))();
+  });
   for (const name of ["dragover", "dragleave", "drop"])
     addEventListener(name, (event) => {
       if (!event.dataTransfer.types.includes("Files")) return; // text may be dragged as ever
       event.preventDefault();
       $("form").classList.toggle("dropping", name === "dragover");
-      if (name === "drop") attempt(() => takeFile(event.dataTransfer.files[0]))();
+      const [file] = event.dataTransfer.files; // gone when the event is over
+      if (name === "drop") attempt(() => takeFile(file))();
     });
-  addEventListener("hashchange", restore);
-  document.querySelector('a[href="#about"]').addEventListener("click", (event) => {
-    event.preventDefault(); // the fragment holds the state
-    $("about").scrollIntoView();
-    $("about").focus({ preventScroll: true });
-  });
+  addEventListener("hashchange", attempt(restore));
+  for (const link of document.querySelectorAll("nav [href^='#']"))
+    link.addEventListener("click", (event) => {
+      event.preventDefault(); // the fragment holds the state
+      $(link.hash.slice(1)).focus(); // which also scrolls
+    });
 }
 
 function use(text) {
@@ -257,14 +280,21 @@ function use(text) {
 
 /** A shared address is shown at once: same vector, same settings, same text. */
 function restore() {
-  const state = read(location.hash, defaults);
+  let state;
+  try {
+    state = read(location.hash, defaults);
+  } catch (error) {
+    $("numbers").value = "";
+    setMode("vector");
+    throw error;
+  }
   if (!state) return false;
   setSettings(state.settings);
   if (state.vector) $("numbers").value = toText(state.vector);
   else $("input").value = state.text;
-  setMode(state.vector ? "vector" : "text");
   working?.abort();
   working = null;
+  setMode(state.vector ? "vector" : "text");
   work(state.compare);
   return true;
 }
@@ -290,11 +320,12 @@ async function start() {
   setSettings(defaults);
   setStatus("Press Recover.");
   if (health.encoder === null) {
-    document.querySelector("input[name=mode][value=text]").disabled = true;
+    $("form").elements.mode[0].disabled = true;
     setMode("vector");
     setStatus("This server has no encoder: give it a raw vector.");
   }
-  if (!restore() && health.encoder !== null) use(Object.values(EXAMPLES)[0]);
+  for (const id of ["recover", "compare", "random", "choose"]) $(id).disabled = false;
+  if (!restore() && health.encoder !== null) use($("input").value || Object.values(EXAMPLES)[0]);
 }
 
 listen();

@@ -1,18 +1,19 @@
 // One decoding: asks the server, keeps every frame of it.
 
-import { MASK, marks } from "./align.js";
+import { marks } from "./align.js";
 import { decode } from "./api.js";
+import { MASK } from "./tokens.js";
 
-const RETRIES = 3; // when the server is full and says when to come back
+const RETRIES = 3; // of a full server
 const LONGEST_WAIT = 5; // seconds; beyond that the person decides
 
 export class Run {
-  /** `source` is {vector, tokens: of the original or null}, `settings` what /decode takes. */
-  constructor(source, settings) {
-    this.source = source;
-    this.settings = settings;
+  /** `source` as in main.js, `settings` of /decode; runs `together` share passes. */
+  constructor(source, settings, together) {
+    Object.assign(this, { source, settings, together });
     this.frames = []; // the first one is all blanks
     this.queue = null;
+    this.again = 0; // when a full server is asked again, by performance.now()
     this.done = null;
     this.failure = null;
   }
@@ -28,8 +29,11 @@ export class Run {
         for await (const [event, data] of decode({ vector: this.source.vector, ...this.settings }, signal)) this.take(event, data);
       } catch (error) {
         const wait = error.retryAfter;
-        if (signal.aborted || wait === null || wait === undefined || wait > LONGEST_WAIT || attempt > RETRIES) this.failure = error;
-        else await pause(wait * 1000, signal);
+        if (signal.aborted || !(wait <= LONGEST_WAIT) || attempt > RETRIES) this.failure = error;
+        else {
+          this.again = performance.now() + wait * 1000;
+          await pause(wait * 1000, signal);
+        }
       }
     }
     return this;
@@ -53,8 +57,7 @@ function frame(data, before, original) {
   const masked = new Set(data.masked);
   const back = new Map(); // place -> the token that stood there before it was masked again
   for (const place of masked) if (!before.masked.has(place)) back.set(place, before.tokens[place]);
-  const visible = data.tokens.map((token, place) => (masked.has(place) ? null : token));
-  return { ...data, masked, back, marks: marks(visible, original) };
+  return { ...data, masked, back, marks: marks(data.tokens, original) };
 }
 
 function pause(ms, signal) {

@@ -1,18 +1,18 @@
 // The stage: one run, live or replayed, and what came out of it.
 
 import { pair, shared } from "./align.js";
-import { $, el } from "./dom.js";
+import { $, el, on } from "./dom.js";
 import { Player, TokenRow } from "./tokens.js";
 
 export class Stage {
   constructor() {
     this.row = new TokenRow($("canvas"));
     this.row.idle(14);
-    $("slider").addEventListener("input", () => {
+    on("slider", "input", () => {
       this.player?.stop();
       this.frame(Number($("slider").value));
     });
-    $("play").addEventListener("click", () => this.player?.play());
+    on("play", "click", () => this.player?.play(false));
   }
 
   /** Shows a run from its beginning while it goes on; resolves when its last frame is on the page. */
@@ -23,7 +23,7 @@ export class Stage {
     this.onStatus = onStatus;
     this.row.idle(this.row.element.children.length || 14);
     $("stage").classList.add("running");
-    $("stage").setAttribute("aria-busy", "true");
+    $("stage").ariaBusy = true;
     $("result").hidden = true;
     $("legend").hidden = $("replay").hidden = false;
     $("slider").disabled = $("play").disabled = true;
@@ -35,7 +35,7 @@ export class Stage {
     if (this.run !== run) return;
     this.live = false;
     $("stage").classList.remove("running");
-    $("stage").removeAttribute("aria-busy");
+    $("stage").ariaBusy = null;
     $("slider").disabled = $("play").disabled = !run.frames.length;
     if (run.frames.length) this.frame(run.frames.length - 1);
     if (run.done) this.finish(run);
@@ -51,7 +51,7 @@ export class Stage {
   wait() {
     const { run } = this;
     if (run.frames.length || run.over) return;
-    this.onStatus(waiting(run.queue));
+    this.onStatus(waiting(run));
     setTimeout(() => this.run === run && this.wait(), 100);
   }
 
@@ -60,12 +60,12 @@ export class Stage {
     const frame = run.frames[at];
     this.row.draw(frame);
     const blanks = frame.masked.size;
-    const left = blanks ? `${blanks} ${blanks === 1 ? "blank" : "blanks"} left` : "no blanks left";
+    const left = `${blanks || "no"} ${blanks === 1 ? "blank" : "blanks"} left`;
     const steps = this.live ? run.settings.steps : run.frames.length - 1;
     this.onStatus(`Step ${frame.step} of ${steps} · ${left} · ${Math.round(frame.ms)} ms`);
     $("slider").max = steps;
     $("slider").value = at;
-    $("slider").setAttribute("aria-valuetext", `step ${frame.step} of ${steps}, ${left}`);
+    $("slider").ariaValueText = `step ${frame.step} of ${steps}, ${left}`;
     $("slider-out").textContent = `${at} / ${steps}`;
   }
 
@@ -75,32 +75,35 @@ export class Stage {
     $("aligned").hidden = !source.text;
     const facts = [];
     if (source.text) {
-      this.align(source.text, done.text);
+      this.align(run);
       facts.push(["Words back", shared(source.text, done.text).join(" of ")]);
     }
     if (done.cosine !== null) facts.push(["Cosine", done.cosine.toFixed(2)]);
     facts.push(["Steps", done.passes === done.steps ? done.steps : `${done.steps} (${done.passes} passes)`]);
-    facts.push(["Time", `${Math.round(done.ms)} ms`], ["Encoder asked", times(done.encoder_queries)]);
+    facts.push([run.together ? "Time, all together" : "Time", `${Math.round(done.ms)} ms`], ["Encoder asked", times(done.encoder_queries)]);
     $("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     const check = done.check_queries ? `, and ${done.check_queries === 1 ? "once" : times(done.check_queries)} afterwards, to check the cosine` : "";
     $("honest").textContent = `The encoder was asked ${times(done.encoder_queries)} to recover the text${check}.`;
   }
 
-  align(original, recovered) {
-    $("original-text").textContent = original;
-    $("recovered-text").textContent = recovered;
-    const columns = pair(original, recovered).map(([a, b, same, moved]) =>
-      el("span", { class: same ? "pair hit" : "pair" }, cell(a), cell(b, moved ? "moved" : "")),
+  align({ source, done, frames }) {
+    $("original-text").textContent = source.text;
+    $("recovered-text").textContent = done.text;
+    $("spelling").hidden = source.asked === source.text;
+    const columns = pair(source.tokens, frames.at(-1).tokens).map(([a, b, mark]) =>
+      el("span", { class: mark === "same" ? "pair hit" : "pair" }, cell(a), cell(b, mark === "moved" ? mark : "")),
     );
     $("pairs").replaceChildren(el("span", { class: "pair names" }, el("span", {}, "original"), el("span", {}, "recovered")), ...columns);
   }
 }
 
-const cell = (word, mark = "") => (word === null ? el("span", { class: "gap" }) : el("span", { class: mark }, word));
+const cell = (word, mark = "") => (word ? el("span", { class: mark }, word.text) : el("span", { class: "gap" }));
 
 const times = (n) => `${n} ${n === 1 ? "time" : "times"}`;
 
-function waiting(queue) {
+function waiting({ again, queue }) {
+  const seconds = Math.ceil((again - performance.now()) / 1000);
+  if (seconds > 0) return `The server is full, trying again in ${seconds} s`;
   if (!queue?.position) return "Starting…";
   const wait = Math.max(1, Math.round(queue.expected_wait_ms / 1000));
   return `Number ${queue.position} in the queue, about ${wait} s to wait`;

@@ -15,8 +15,7 @@ export class Strip {
   draw(values) {
     const fresh = values && values !== this.values;
     this.values = values;
-    this.canvas.setAttribute("aria-label", values ? describe(values) : "No vector yet");
-    this.canvas.classList.toggle("empty", !values);
+    this.canvas.ariaLabel = values ? describe(values) : "No vector yet";
     this.paint();
     if (fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches)
       this.canvas.animate([{ clipPath: "inset(0 100% 0 0)" }, { clipPath: "inset(0)" }], { duration: 450, easing: "ease-out" });
@@ -52,7 +51,7 @@ function fit(count, most) {
   return Math.min(most, count);
 }
 
-/** A single very large number must not make all others pale: the 98th percentile is full shade. */
+/** One very large number must not make all others pale: the 98th percentile is full shade. */
 function loud(values) {
   const sizes = Array.from(values, Math.abs).sort((a, b) => a - b);
   return sizes[Math.floor(sizes.length * 0.98)] || sizes.at(-1) || 1;

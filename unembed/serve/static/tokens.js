@@ -1,5 +1,7 @@
 // Tokens on the page, and the pace at which they come.
 
+export const MASK = "[MASK]";
+
 const EASE = { duration: 240, easing: "ease-out" };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -26,7 +28,7 @@ export class TokenRow {
       else dress(tile, `tile ${frame.marks[i]}${spelled[i].glued ? " glued" : ""}`, spelled[i].text, frame.confidence[i]);
       return was !== tile.className + tile.textContent;
     });
-    this.element.setAttribute("aria-label", aloud(frame, spelled));
+    this.element.ariaLabel = aloud(frame, spelled);
     if (before) this.glide(before, new Set(changed));
   }
 
@@ -39,7 +41,7 @@ export class TokenRow {
     return new Map([...this.element.children].map((tile) => [tile, tile.getBoundingClientRect()]));
   }
 
-  /** Tiles move to their new places instead of jumping there; a new word comes into focus. */
+  /** Tiles move to their new places; a new word comes into focus. */
   glide(before, changed) {
     for (const tile of this.element.children) {
       const [from, to] = [before.get(tile), tile.getBoundingClientRect()];
@@ -58,24 +60,24 @@ function dress(tile, className, text, confidence) {
   tile.style.setProperty("--sure", confidence.toFixed(3));
 }
 
-/** Shows the frames of a run one after another as they come, never faster than the eye follows. */
+/** Shows the frames of a run as they come, never faster than the eye follows. */
 export class Player {
   constructor(run, onFrame) {
     this.run = run;
     this.onFrame = onFrame;
-    this.pace = calm.matches ? 0 : Math.max(40, Math.min(230, 2600 / run.settings.steps));
+    this.pace = Math.max(40, Math.min(230, 2600 / run.settings.steps)); // ms
   }
 
-  /** Resolves when the last frame is shown, or when something else took over. */
-  async play() {
+  /** Resolves at the last frame, or when something else took over. `jump` shows only the newest. */
+  async play(jump = calm.matches) {
     const turn = (this.turn = {});
     for (let at = 0; this.turn === turn; ) {
       const last = this.run.frames.length - 1;
-      if (at <= last) this.onFrame(calm.matches ? last : at);
       const shown = at <= last;
-      at = calm.matches ? last + 1 : at + Number(shown);
+      if (jump) at = Math.max(at, last);
+      if (shown) this.onFrame(at++);
       if (at > last && this.run.over) return;
-      await new Promise((next) => setTimeout(next, shown && this.pace ? this.pace : 25));
+      await new Promise((next) => setTimeout(next, shown && !jump ? this.pace : 25));
     }
   }
 
@@ -86,10 +88,10 @@ export class Player {
 
 /** Tokens as they look in a text; `glued` ones go on with the word before. */
 export function spell(tokens) {
-  const spaced = tokens.some((token) => /^[▁Ġ]/.test(token)); // SentencePiece and byte-level BPE mark the beginning of words
+  const spaced = tokens.some((token) => /^[▁Ġ]/.test(token)); // as SentencePiece and BPE mark beginnings
   return tokens.map((token, i) => {
     if (token.startsWith("##")) return { text: token.slice(2), glued: i > 0 };
-    if (spaced) return { text: token.replace(/^[▁Ġ]/, ""), glued: i > 0 && !/^[▁Ġ]/.test(token) };
+    if (spaced) return { text: token.replace(/^[▁Ġ]/, ""), glued: i > 0 && token !== MASK && !/^[▁Ġ]/.test(token) };
     return { text: token, glued: false };
   });
 }

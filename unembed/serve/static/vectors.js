@@ -1,20 +1,18 @@
 // Vectors as people have them: JSON, CSV, base64 float32, .npy.
 
-import { Failure } from "./api.js";
-
-const wrong = (message) => new Failure(message, { slug: "input" });
+import { wrong } from "./api.js";
 
 /** Numbers out of pasted text. */
-export function parseText(text, dim, encoder) {
+export function parseText(text, model) {
   const trimmed = text.trim();
   if (!trimmed) throw wrong("Paste a vector first: JSON, CSV or base64 float32.");
   const found = fromJson(trimmed) ?? fromList(trimmed) ?? fromBase64(trimmed);
   if (!found) throw wrong("That is not a vector: paste a JSON list, numbers with commas or spaces, or base64 float32.");
-  return check(found, dim, encoder);
+  return check(found, model);
 }
 
 /** The first vector of a .npy file, and how many the file has. */
-export function parseNpy(buffer, dim, encoder) {
+export function parseNpy(buffer, model) {
   const view = new DataView(buffer);
   const magic = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
   if (buffer.byteLength < 12 || magic.some((byte, i) => view.getUint8(i) !== byte))
@@ -33,7 +31,7 @@ export function parseNpy(buffer, dim, encoder) {
   const stride = shape.length === 2 && /'fortran_order':\s*True/.test(header) ? rows : 1;
   const read = { 2: half, 4: (v, at, le) => v.getFloat32(at, le), 8: (v, at, le) => v.getFloat64(at, le) }[size];
   const values = Array.from({ length: columns }, (_, i) => read(view, data + i * stride * size, type[1] !== ">"));
-  return { values: check(values, dim, encoder), rows };
+  return { values: check(values, model), rows };
 }
 
 /** Shortest text that a float32 survives. */
@@ -85,7 +83,7 @@ function fromList(text) {
   return parts.length > 1 && values.every((v) => !Number.isNaN(v)) ? values : null;
 }
 
-function check(values, dim, encoder) {
+function check(values, { dim, encoder }) {
   if (values.length !== dim)
     throw wrong(`This vector has ${values.length} numbers, but the inverter reads ${dim} (${encoder}). Use a vector of that encoder.`);
   if (!values.every(Number.isFinite)) throw wrong("This vector holds NaN or infinity. Use one of finite numbers.");

@@ -255,6 +255,7 @@ def test_warm_start_keeps_the_language_and_renews_the_projection(data: Dataset, 
         source.net.embed.weight.fill_(0.5)
     from unembed.model.trainer import build_net
 
+    source = replace(source, encoder=replace(source.encoder, fingerprint="another"))
     made = build_net(config, data, source)
     assert torch.equal(made.embed.weight, source.net.embed.weight)
     assert not torch.equal(made.project[0].weight, source.net.project[0].weight)

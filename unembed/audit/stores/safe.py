@@ -88,7 +88,7 @@ def split_url(url: str, where: str) -> tuple[str, list[str]]:
         secrets = [*parts.netloc.rpartition("@")[0].split(":"), parts.query, parts.fragment]
     except ValueError:
         host, port, parts, secrets = "", "", urlsplit(""), []
-    if not host or "@" in parts.path:
+    if not host or "@" in parts.path + parts.query + parts.fragment:  # a password cut in two by its own / ? or #
         raise DataError(f"the {where} URL cannot be read: percent-encode special characters in it")
     bracketed = f"[{host}]" if ":" in host else host
     bare = f"{parts.scheme}://{bracketed}{port}{parts.path.rstrip('/')}"

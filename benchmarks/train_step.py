@@ -64,12 +64,12 @@ def naive_step(net: Denoiser, batch: Batch, noise: Noise) -> None:
 
 
 def fused_attention(block: Block, x: Tensor, valid: Tensor | None) -> Tensor:
-    """The block's attention through scaled_dot_product_attention."""
+    """The block's attention (without its output layer) through scaled_dot_product_attention."""
     n, length, width = x.shape
     q, k, v = block.qkv(x).view(n, length, 3, block.heads, width // block.heads).permute(2, 0, 3, 1, 4)
     mask = None if valid is None else valid[:, None, None]
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return block.out(mixed.transpose(1, 2).reshape(n, length, width))
+    return mixed.transpose(1, 2).reshape(n, length, width)
 
 
 def seconds(step: Callable[[], None], net: Denoiser, repeats: int) -> float:
@@ -119,9 +119,9 @@ def main() -> None:
     with FlopCounterMode(display=False) as counter:
         our_step(net, batch, noise, drawn, config.train.accumulate)
     net.zero_grad()
-    written_out, Block._attend = Block._attend, fused_attention
+    written_out, Block._mix = Block._mix, fused_attention
     naive = seconds(lambda: naive_step(net, batch, noise), net, args.repeats)
-    Block._attend = written_out
+    Block._mix = written_out
     rate = gemm_rate()
     result = {
         "texts": args.texts,

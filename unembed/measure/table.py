@@ -21,7 +21,7 @@ def terminal_table(results: Results) -> str:
             parts.append(f"{best.name}, by {title}\n" + plain(group_rows(title, groups, intervals=False)))
     if results.near_copies is not None:
         parts.append(near_copies_line(results))
-        if results.near_copies.left_out:
+        if results.near_copies.left_out and any(system.without_copies for system in results.systems):  # not all are
             parts.append("without them\n" + plain(systems_rows(results, intervals=True, copies=False)))
     parts.extend(f"note: {note}" for note in results.notes)
     return "\n\n".join(parts)

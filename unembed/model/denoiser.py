@@ -114,20 +114,28 @@ class Denoiser(nn.Module):
         x = embedded + self.position[1 : length + 1]
         x = self._frame(x, c, valid, length)
         x = self.embed_norm(x)
-        prefixed = None if valid is None else F.pad(valid, (self.config.prefix_tokens, 0), value=True)
+        packing = None
+        if valid is not None:
+            packing = Packing(F.pad(valid, (self.config.prefix_tokens, 0), value=True))
+            x = packing.pack(x)
         time = time_features(t)
         *blocks, last = self.blocks
         for block in blocks:
-            x = block(x, time, c, prefixed)
+            x = block(x, time, c, packing)
         if at is None:
-            hidden: Tensor = self.final(last(x, time, c, prefixed)[:, self.config.prefix_tokens :])
+            x = last(x, time, c, packing)
+            x = (x if packing is None else packing.pad(x))[:, self.config.prefix_tokens :]
+            hidden: Tensor = self.final(x)
             return hidden + self.bag_hidden(c)[:n, None] if self.config.bag_of_words else hidden
-        places = (at // length, at % length + self.config.prefix_tokens)
+        texts = at // length
+        places: tuple[Tensor, ...] = (texts, at % length + self.config.prefix_tokens)
+        if packing is not None:
+            places = (packing.number[places],)
         if self.config.conv:  # its last convolution needs the neighbours too
-            hidden = self.final(last(x, time, c, prefixed)[places])
+            hidden = self.final(last(x, time, c, packing)[places])
         else:
-            hidden = self.final(last(x, time, c, prefixed, places))
-        return hidden + self.bag_hidden(c)[places[0]] if self.config.bag_of_words else hidden
+            hidden = self.final(last(x, time, c, packing, places))
+        return hidden + self.bag_hidden(c)[texts] if self.config.bag_of_words else hidden
 
     def bag_hidden(self, c: Tensor) -> Tensor:
         """The bag-of-words path alone: one hidden state for each text, the same for all its positions. (n, width)."""
@@ -147,6 +155,25 @@ class Denoiser(nn.Module):
         places = torch.stack([lengths + 1 if j % 2 else 0 * lengths for j in range(count)], 1)  # (n, prefix)
         carried = self.prefix_vector(c)[: len(x)].view(-1, count, self.config.width)
         return torch.cat([self.prefix + carried + self.position[places], x], 1)
+
+
+class Packing:
+    """Rows of texts of different lengths, one after the other: what is behind the end of a text is not computed."""
+
+    def __init__(self, valid: Tensor) -> None:  # (n, length) bool
+        self.valid = valid
+        self.texts = valid.nonzero()[:, 0]  # (rows,) which text a row belongs to
+        self.number = valid.flatten().cumsum(0).view(valid.shape) - 1  # (n, length) the row of a position
+        self._places = valid.flatten().nonzero()[:, 0]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(n, length, width) -> (rows, width)."""
+        return x.flatten(0, 1)[self._places]
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """(rows, width) -> (n, length, width), zero behind the end."""
+        padded = rows.new_zeros(self.valid.numel(), rows.shape[1]).index_copy(0, self._places, rows)
+        return padded.view(*self.valid.shape, rows.shape[1])
 
 
 class Block(nn.Module):
@@ -178,51 +205,55 @@ class Block(nn.Module):
         x: Tensor,
         time: Tensor,
         c: Tensor,
-        valid: Tensor | None,
-        places: tuple[Tensor, Tensor] | None = None,
+        packing: Packing | None,
+        places: tuple[Tensor, ...] | None = None,
     ) -> Tensor:
-        """(n, P + L, width) -> the same; or only at m places, each a text and a position in it: (m, width)."""
-        modulation = (self.from_time(time) + self.from_vector(c))[: len(x), None]  # eq. 8, 9
+        """(n, P + L, width), or packed (rows, width) -> the same; or only at m places of it: (m, width)."""
+        modulation = self.from_time(time) + self.from_vector(c)  # eq. 8, 9
+        modulation = modulation[: len(x), None] if packing is None else modulation[packing.texts]
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
-        x = self._convolve(x, self.near1, valid)
-        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, valid)
+        x = self._convolve(x, self.near1, packing)
+        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, packing)
         if places is not None:  # from here on every position is for itself
             x, mixed = x[places], mixed[places]
-            scale1, shift1, gate1, scale2, shift2, gate2 = modulation[places[0], 0].chunk(6, -1)
+            modulation = modulation[places[0], 0] if packing is None else modulation[places]
+            scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         attended = self.dropout(self.out(mixed))
         if self.post:
             x = self.norm1(x + (1 + gate1) * attended) * (1 + scale1) + shift1
-            x = self._convolve(x, self.near2, valid)
+            x = self._convolve(x, self.near2, packing)
             x = self.norm2(x + (1 + gate2) * self._mlp(x)) * (1 + scale2) + shift2
             return x
         x = x + gate1 * attended  # eq. 10
-        x = self._convolve(x, self.near2, valid)
+        x = self._convolve(x, self.near2, packing)
         x = x + gate2 * self._mlp(self.norm2(x) * (1 + scale2) + shift2)
         return x
 
-    def _mix(self, x: Tensor, valid: Tensor | None) -> Tensor:
+    def _mix(self, x: Tensor, packing: Packing | None) -> Tensor:
         """Attention without its output layer."""
         # Written out: at these lengths the fused kernel's backward pass is ten times slower on a CPU.
-        n, length, width = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        qkv: Tensor = self.qkv(x)
+        if packing is not None:
+            qkv = packing.pad(qkv)
+        n, length, width = qkv.shape[0], qkv.shape[1], x.shape[-1]
+        q, k, v = qkv.view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2)  # (n, heads, length, length)
-        if valid is not None:
-            scores = scores.masked_fill(~valid[:, None, None], -1e9)
+        if packing is not None:
+            scores = scores.masked_fill(~packing.valid[:, None, None], -1e9)
         mixed: Tensor = (scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width)
-        return mixed
+        return mixed if packing is None else packing.pack(mixed)
 
     def _mlp(self, x: Tensor) -> Tensor:
         inner: Tensor = self.dropout(self.down(_gelu(self.up(x))))
         return inner
 
-    def _convolve(self, x: Tensor, near: nn.Module | None, valid: Tensor | None) -> Tensor:
+    def _convolve(self, x: Tensor, near: nn.Module | None, packing: Packing | None) -> Tensor:
         """Add the depthwise convolution over the text positions; prefix tokens have no neighbours."""
         if near is None:
             return x
-        if valid is not None:
-            x = x * valid[..., None]  # positions behind the end must look like the zero padding at an edge
-        text = x[:, self.prefix_tokens :]
-        return torch.cat([x[:, : self.prefix_tokens], text + near(text)], 1)
+        text = (x if packing is None else packing.pad(x))[:, self.prefix_tokens :]
+        beside = F.pad(near(text), (0, 0, self.prefix_tokens, 0))
+        return x + (beside if packing is None else packing.pack(beside))
 
 
 class Neighbours(nn.Module):

@@ -90,6 +90,15 @@ def test_nothing_can_be_asked_before_the_model_is_known(site, browser):
     page.close()
 
 
+def test_a_server_that_failed_is_named(site, browser):
+    page = browser.new_page()
+    page.route("**/health", lambda route: route.fulfill(json={"status": "failed"}))
+    page.goto(site)
+    page.locator("#error-text", has_text="The server has failed. Start it again.").wait_for()
+    assert page.locator("#recover").is_disabled()
+    page.close()
+
+
 def test_a_double_click_recovers_once(visit):
     page = visit()
     page.fill("#input", SENTENCE)
@@ -185,6 +194,15 @@ def test_the_strip_of_a_run_stays_while_another_text_is_typed(visit):
     page.locator("#recover", has_text="Recover").wait_for()
     page.fill("#input", "Something else again.")
     page.wait_for_function("(old) => document.querySelector('#strip').ariaLabel !== old", arg=drawn)
+
+
+def test_the_strip_of_a_run_stays_when_a_bad_file_is_dropped(visit):
+    page = fed(visit)
+    drawn = page.get_attribute("#strip", "aria-label")
+    drop(page, b"no array", "broken.npy")
+    page.locator("#vector-note.bad").wait_for()
+    assert page.get_attribute("#strip", "aria-label") == drawn
+    assert page.locator("#copy-vector").is_visible()
 
 
 def test_stop_stops_every_card_of_a_comparison(visit):

@@ -1,5 +1,3 @@
-// What a person does on the page, and what follows.
-
 import { Failure, get, post, wrong } from "./api.js";
 import { shared } from "./align.js";
 import { compare } from "./compare.js";
@@ -78,8 +76,8 @@ function settle() {
 }
 
 function drawVector(from, note, bad = false) {
-  strip.draw(from && from.vector);
-  $("copy-vector").hidden = !from;
+  if (from || !working?.drawn) strip.draw(from && from.vector); // that of a run stays
+  $("copy-vector").hidden = !strip.values;
   $("vector-note").classList.toggle("bad", bad);
   field().ariaInvalid = bad;
   if (!from) return ($("vector-note").textContent = note);
@@ -147,6 +145,7 @@ async function work(all) {
     const chosen = settings();
     const from = await source(signal);
     drawVector(from);
+    control.drawn = true;
     const names = all ? model.strategies : [chosen.strategy];
     const runs = names.map((strategy) => new Run(from, { ...chosen, strategy }, all));
     const first = runs.find((run) => run.settings.strategy === chosen.strategy);
@@ -165,7 +164,6 @@ async function work(all) {
   }
 }
 
-/** Puts a run on the stage and into the address. */
 function show(run) {
   history.replaceState(null, "", write(run, defaults));
   return stage.show(run, setStatus);
@@ -299,11 +297,11 @@ function restore() {
   return true;
 }
 
-/** Waits for the model when the server has just been started. */
 async function ready() {
   for (;;) {
     const health = await get("/health");
     if (health.status === "ready") return health;
+    if (health.status === "failed") throw new Failure("The server has failed. Start it again.");
     setStatus("The model is loading…");
     await new Promise((next) => setTimeout(next, 500));
   }

@@ -20,11 +20,12 @@ from unembed.audit.stores.base import (
     pick_table,
     pick_text,
 )
+from unembed.audit.stores.collection import BATCH, CollectionStore, seen_fields
 from unembed.audit.stores.safe import Copy, guarded, shown
 from unembed.errors import DataError
 
-# Ids asked for at a time; vectors at a time.
-PAGE, BATCH = 10_000, 256
+PAGE = 10_000
+"""Ids asked for at a time."""
 DOCUMENT = "document"
 
 
@@ -50,14 +51,15 @@ def open_place(place: str, options: StoreOptions) -> Store:
         raise
 
 
-class ChromaStore(Store):
+class ChromaStore(CollectionStore):
     """One collection."""
 
     kind = "chroma"
+    advice = "check that it is the folder of a Chroma that this version reads (pip install -U chromadb)"
 
     def __init__(self, connection: Any, path: Path, copy: Copy, options: StoreOptions) -> None:
-        self._client, self._path, self._copy, self._dim = connection, path, copy, options.dim
-        self._name = options.table or ""
+        super().__init__(str(path), options)
+        self._client, self._copy = connection, copy
         names = [collection.name for collection in self._guarded(connection.list_collections)]
         self._name = pick_table(names, options.table, str(path), "collection")
         self._collection = self._guarded(lambda: connection.get_collection(self._name, embedding_function=None))
@@ -65,52 +67,23 @@ class ChromaStore(Store):
         first = self._get(limit=16, include=["metadatas", "embeddings", "documents"])
         vectors = first["embeddings"]
         self._size = len(vectors[0]) if vectors is not None and len(vectors) else None
-        values = {key: value for row in first["metadatas"] or [] for key, value in (row or {}).items()}
-        metadata = [
-            Field(key, "text" if isinstance(value, str) else type(value).__name__) for key, value in values.items()
-        ]
+        metadata = seen_fields(row or {} for row in first["metadatas"] or [])
         self._fields = (Field(DOCUMENT, "text"), *(field for field in metadata if field.name != DOCUMENT))
-        names = [field.name for field in self._fields if field.type == "text"]
+        names = self._texts()
         if options.text is None:  # a collection without documents may keep its texts in the metadata
             names = [DOCUMENT] if any(first["documents"] or []) else [name for name in names if name != DOCUMENT]
         self._text = pick_text(names, options.text, self.place)
-
-    def _guarded(self, call: Any) -> Any:
-        advice = "check that it is the folder of a Chroma that this version reads (pip install -U chromadb)"
-        return guarded(call, f"{self.place} cannot be read", advice)
 
     def _get(
         self, include: list[str], ids: list[str] | None = None, limit: int | None = None, offset: int | None = None
     ) -> Any:
         return self._guarded(lambda: self._collection.get(ids=ids, include=include, limit=limit, offset=offset))
 
-    @property
-    def place(self) -> str:
-        """Path and collection."""
-        return f"chroma {self._path} {self._name}".rstrip()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The document, and keys of the metadata."""
-        return self._fields
-
     def describe(self) -> Description:
         """The collection's configuration."""
         configuration = self._guarded(lambda: self._collection.configuration_json) or {}
         space = (configuration.get("hnsw") or configuration.get("spann") or {}).get("space")
-        return Description(
-            kind=self.kind,
-            place=self.place,
-            rows=self._rows,
-            rows_exact=True,
-            dim=self._size,
-            dtype="float32",
-            metric=space,
-            normalised=None,
-            quantisation=None,
-            vector_field=None,
-            text_field=self._text,
-        )
+        return self._described("float32", space, None)
 
     def close(self) -> None:
         """Close the client and remove the copy."""

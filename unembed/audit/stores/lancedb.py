@@ -17,13 +17,12 @@ from unembed.audit.stores.base import (
     pick_table,
     pick_text,
 )
+from unembed.audit.stores.collection import BATCH, CollectionStore
 from unembed.audit.stores.files import arrow_type, is_vector, number_type
-from unembed.audit.stores.safe import guarded, shown
+from unembed.audit.stores.safe import shown
 from unembed.audit.stores.sidecar import ID_FIELDS
 from unembed.decode.vectors import pick
 from unembed.errors import DataError
-
-BATCH = 256
 
 
 def open_place(place: str, options: StoreOptions) -> Store:
@@ -36,13 +35,14 @@ def open_place(place: str, options: StoreOptions) -> Store:
     return LanceStore(lancedb, path, options)
 
 
-class LanceStore(Store):
+class LanceStore(CollectionStore):
     """One table, at one version."""
 
     kind = "lancedb"
+    advice = "check the path, that you may read it, and that old versions are not cleaned up meanwhile"
 
     def __init__(self, lancedb: Any, path: Path, options: StoreOptions) -> None:
-        self._path, self._dim, self._name = path, options.dim, options.table or ""
+        super().__init__(str(path), options)
         folder, wanted = (path.parent, path.stem) if path.suffix == ".lance" else (path, options.table)
         names = [entry.stem for entry in sorted(folder.glob("*.lance"))]
         self._name = pick_table(names, wanted, str(folder), "table")
@@ -58,23 +58,10 @@ class LanceStore(Store):
         self._fields = tuple(
             Field(field.name, arrow_type(field.type)) for field in schema if field.name != self._vector
         )
-        self._text = pick_text([field.name for field in self._fields if field.type == "text"], options.text, self.place)
+        self._text = pick_text(self._texts(), options.text, self.place)
+        self._size = self._type.list_size if hasattr(self._type, "list_size") else None
         self._id = next((name for name in ID_FIELDS if name in schema.names), None)
         self._rows = int(self._guarded(self._table.count_rows))
-
-    def _guarded(self, call: Any) -> Any:
-        advice = "check the path, that you may read it, and that old versions are not cleaned up meanwhile"
-        return guarded(call, f"{self.place} cannot be read", advice)
-
-    @property
-    def place(self) -> str:
-        """Path and table."""
-        return f"lancedb {self._path} {self._name}".rstrip()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Columns beside the vector."""
-        return self._fields
 
     def describe(self) -> Description:
         """The table's schema and index."""
@@ -82,19 +69,8 @@ class LanceStore(Store):
         kinds = [str(index.index_type) for index in indices]
         stats = self._guarded(lambda: self._table.index_stats(indices[0].name)) if indices else None
         quantised = next((kind for kind in kinds if any(part in kind.upper() for part in ("PQ", "SQ", "RQ"))), None)
-        return Description(
-            kind=self.kind,
-            place=self.place,
-            rows=self._rows,
-            rows_exact=True,
-            dim=self._type.list_size if hasattr(self._type, "list_size") else None,
-            dtype=number_type(self._type),
-            metric=getattr(stats, "distance_type", None),
-            normalised=None,
-            quantisation=f"{quantised} for search only, the vectors are kept as they are" if quantised else None,
-            vector_field=self._vector,
-            text_field=self._text,
-        )
+        metric = getattr(stats, "distance_type", None)
+        return self._described(number_type(self._type), metric, self._vector, index=quantised)
 
     def _draw(self, n: int, seed: int) -> Drawn:
         positions = choose(self._rows, n, seed).tolist()

@@ -20,12 +20,13 @@ from unembed.audit.stores.base import (
     pick_table,
     pick_text,
 )
+from unembed.audit.stores.collection import BATCH, CollectionStore, seen_fields
 from unembed.audit.stores.safe import Copy, guarded, shown
 from unembed.decode.vectors import pick
 from unembed.errors import DataError
 
-# Ids asked for at a time; vectors at a time.
-PAGE, BATCH = 1000, 256
+PAGE = 1000
+"""Ids asked for at a time."""
 DTYPES = {
     "FLOAT_VECTOR": "float32", "FLOAT16_VECTOR": "float16", "BFLOAT16_VECTOR": "bfloat16", "INT8_VECTOR": "int8",
 }  # fmt: skip
@@ -55,14 +56,15 @@ def open_place(place: str, options: StoreOptions) -> Store:
         raise
 
 
-class MilvusStore(Store):
+class MilvusStore(CollectionStore):
     """One collection and one of its vectors."""
 
     kind = "milvus"
+    advice = "check that it is the .db of a Milvus Lite"
 
     def __init__(self, connection: Any, path: Path, release: Callable[[], None], options: StoreOptions) -> None:
-        self._client, self._path, self._release, self._dim = connection, path, release, options.dim
-        self._name = options.table or ""
+        super().__init__(str(path), options)
+        self._client, self._release = connection, release
         names = list(self._guarded(connection.list_collections))
         self._name = pick_table(names, options.table, str(path), "collection")
         fields = self._guarded(lambda: connection.describe_collection(self._name))["fields"]
@@ -82,32 +84,17 @@ class MilvusStore(Store):
             if name != self._vector
         ]
         self._fields = (*stored, *self._dynamic(kinds))
-        texts = [field.name for field in self._fields if field.type == "text"]
-        self._text = pick_text(texts, options.text, self.place)
+        self._text = pick_text(self._texts(), options.text, self.place)
         self._rows = self._count()
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        return guarded(call, f"{self.place} cannot be read", "check that it is the .db of a Milvus Lite")
-
     def _dynamic(self, kinds: dict[str, str]) -> list[Field]:
-        """Fields that are in no schema: those of a few rows show what there is."""
+        """Fields that are in no schema."""
         rows = self._guarded(lambda: self._client.query(self._name, filter="", limit=16, output_fields=["*"]))
-        values = {key: value for row in rows for key, value in row.items() if key not in kinds}
-        return [Field(key, "text" if isinstance(value, str) else type(value).__name__) for key, value in values.items()]
+        return [field for field in seen_fields(rows) if field.name not in kinds]
 
     def _count(self) -> int:
         rows = self._guarded(lambda: self._client.query(self._name, filter="", output_fields=["count(*)"]))
         return int(rows[0]["count(*)"])
-
-    @property
-    def place(self) -> str:
-        """Path and collection."""
-        return f"milvus {self._path} {self._name}".rstrip()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Fields beside the vector, dynamic ones included."""
-        return self._fields
 
     def describe(self) -> Description:
         """The collection's schema and index."""
@@ -115,19 +102,8 @@ class MilvusStore(Store):
         index = self._guarded(lambda: self._client.describe_index(self._name, names[0])) if names else {}
         kind = str((index or {}).get("index_type") or "")
         lossy = any(part in kind for part in ("PQ", "SQ", "RABITQ"))
-        return Description(
-            kind=self.kind,
-            place=self.place,
-            rows=self._rows,
-            rows_exact=True,
-            dim=self._size,
-            dtype=self._type,
-            metric=str((index or {}).get("metric_type") or "").lower() or None,
-            normalised=None,
-            quantisation=f"{kind} for search only, the vectors are kept as they are" if lossy else None,
-            vector_field=self._vector,
-            text_field=self._text,
-        )
+        metric = str((index or {}).get("metric_type") or "").lower() or None
+        return self._described(self._type, metric, self._vector, index=kind if lossy else None)
 
     def close(self) -> None:
         """Close the client, stop its server and remove the copy."""

@@ -13,7 +13,6 @@ from typing import Any
 from unembed.audit.stores.base import (
     Description,
     Drawn,
-    Field,
     Store,
     StoreOptions,
     as_text,
@@ -23,11 +22,12 @@ from unembed.audit.stores.base import (
     pick_table,
     pick_text,
 )
+from unembed.audit.stores.collection import BATCH, CollectionStore, seen_fields
 from unembed.audit.stores.safe import NO_SECRETS, Copy, Secrets, guarded, shown, split_url
 from unembed.errors import DataError
 
-# Ids, without vectors and payload, asked for at a time; vectors at a time.
-PAGE, BATCH = 10_000, 256
+PAGE = 10_000
+"""Ids, without vectors and payload, asked for at a time."""
 METRICS = {"Cosine": "cosine", "Euclid": "l2", "Dot": "ip", "Manhattan": "l1"}
 
 
@@ -62,32 +62,25 @@ def _opened(connection: Any, where: str, secrets: Secrets, copy: Copy | None, op
         raise
 
 
-class QdrantStore(Store):
+class QdrantStore(CollectionStore):
     """One collection and one of its vectors."""
 
     kind = "qdrant"
+    advice = "check the URL, the key (QDRANT_API_KEY) and that the collection is still there"
 
     def __init__(self, connection: Any, where: str, secrets: Secrets, copy: Copy | None, options: StoreOptions) -> None:
-        self._client, self._where, self._secrets, self._copy = connection, where, secrets, copy
-        self._dim, self._name = options.dim, options.table or ""
+        super().__init__(where, options)
+        self._client, self._secrets, self._copy = connection, secrets, copy
         names = [row.name for row in self._guarded(lambda: connection.get_collections().collections)]
         self._name = pick_table(names, options.table, where, "collection")
         params = self._guarded(lambda: connection.get_collection(self._name)).config
         self._vector, self._params = self._pick_vector(params.params.vectors, options.column)
+        self._size = int(self._params.size)
         self._quantised = self._params.quantization_config or params.quantization_config
         self._rows = int(self._guarded(lambda: connection.count(self._name, exact=True).count))
         first = self._guarded(lambda: connection.scroll(self._name, limit=16, with_payload=True)[0])
-        # Payloads have no schema: those of a few points show what there is.
-        values = {key: value for point in reversed(first) for key, value in (point.payload or {}).items()}
-        self._fields = tuple(
-            Field(key, "text" if isinstance(value, str) else type(value).__name__) for key, value in values.items()
-        )
-        texts = [field.name for field in self._fields if field.type == "text"]
-        self._text = pick_text(texts, options.text, self.place) if first else None
-
-    def _guarded(self, call: Any) -> Any:
-        advice = "check the URL, the key (QDRANT_API_KEY) and that the collection is still there"
-        return guarded(call, f"{self.place} cannot be read", advice, self._secrets)
+        self._fields = tuple(seen_fields(point.payload or {} for point in reversed(first)))
+        self._text = pick_text(self._texts(), options.text, self.place) if first else None
 
     def _pick_vector(self, vectors: Any, wanted: str | None) -> tuple[str, Any]:
         """(name, "" for the unnamed one; its parameters)."""
@@ -102,36 +95,15 @@ class QdrantStore(Store):
             raise DataError(f"{self.place}: {wanted!r} has many vectors for each point: name one with a single vector")
         return wanted, vectors[wanted]
 
-    @property
-    def place(self) -> str:
-        """URL or path, and the collection."""
-        return f"qdrant {self._where} {self._name}".rstrip()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Keys of the payload."""
-        return self._fields
-
     def describe(self) -> Description:
         """The collection's configuration."""
         distance = str(self._params.distance.value)
-        server = self._copy is None
-        kept = "for search only, the vectors are kept as they are"
-        kind = type(self._quantised).__name__.removesuffix("Quantization").lower() if self._quantised else ""
-        return Description(
-            kind=self.kind,
-            place=self.place,
-            rows=self._rows,
-            rows_exact=True,
-            dim=int(self._params.size),
-            dtype=str(self._params.datatype.value) if self._params.datatype else "float32",
-            metric=METRICS.get(distance, distance.lower()),
-            # A server brings vectors of cosine collections to unit length, the local mode does not.
-            normalised=True if server and distance == "Cosine" else None,
-            quantisation=f"{kind} {kept}" if kind else None,
-            vector_field=self._vector or None,
-            text_field=self._text,
-        )
+        kind = type(self._quantised).__name__.removesuffix("Quantization").lower() if self._quantised else None
+        dtype = str(self._params.datatype.value) if self._params.datatype else "float32"
+        # A server brings vectors of cosine collections to unit length, the local mode does not.
+        unit = True if self._copy is None and distance == "Cosine" else None
+        metric = METRICS.get(distance, distance.lower())
+        return self._described(dtype, metric, self._vector or None, index=kind, unit=unit)
 
     def close(self) -> None:
         """Close the connection and remove the copy."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch
 from unembed.decode.config import DecodeConfig, Precision
 from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Ask, answer
+from unembed.decode.result import Inversion
 from unembed.decode.strategies.base import State
 from unembed.errors import ConfigError
 from unembed.precision import autocast, fast_bf16
@@ -85,7 +86,7 @@ def _decode_group(
             while (stage := _next_stage(net, stages)) is not None:
                 for job, candidate in zip(jobs, stage.candidates or (), strict=stage.candidates is not None):
                     found[job.row].append(candidate)
-    return [_ranked(candidates)[: config.n_best] for candidates in found]
+    return [ranked(candidates)[: config.n_best] for candidates in found]
 
 
 def _next_stage(net: Denoiser, stages: Course) -> Stage | None:
@@ -106,9 +107,12 @@ def _batches(jobs: list[Job], batch_size: int) -> Iterator[list[Job]]:
             yield group[first : first + batch_size]
 
 
-def _ranked(candidates: list[Candidate]) -> list[Candidate]:
+C = TypeVar("C", Candidate, Inversion)
+
+
+def ranked(candidates: list[C]) -> list[C]:
     """Best first, each text once; equal scores in order of their tokens, so that the order of work is no matter."""
-    best: dict[tuple[int, ...], Candidate] = {}
+    best: dict[tuple[int, ...], C] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.score, c.tokens)):
         best.setdefault(candidate.tokens, candidate)
     return list(best.values())

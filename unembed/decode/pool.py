@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unembed.decode.config import DecodeConfig, Precision
-from unembed.decode.engine import inference
+from unembed.decode.engine import inference, ranked
 from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Answer, Ask, answer
 from unembed.decode.result import Inversion, Step
@@ -167,8 +167,5 @@ class Pool:
 
 def best_of(found: list[Inversion], n_best: int) -> Inversion:
     """The best of one vector's texts with the next ones as alternatives, ranked as `Inverter.invert` does it."""
-    different: dict[tuple[int, ...], Inversion] = {}
-    for one in sorted(found, key=lambda one: (-one.score, one.tokens)):
-        different.setdefault(one.tokens, one)
-    best, *others = list(different.values())[:n_best]
+    best, *others = ranked(found)[:n_best]
     return replace(best, alternatives=tuple(others)) if others else best

@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,10 +16,10 @@ import torch
 PACKAGES = ("unembed", "torch", "numpy", "tokenizers", "rapidfuzz", "sacrebleu", "transformers")
 
 
-def versions() -> dict[str, str]:
-    """Python and the packages that decide the numbers; those not installed are left out."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Python and these packages, by default those that decide the numbers; those not installed are left out."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

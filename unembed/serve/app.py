@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from unembed.data.text import decode as text_of
 from unembed.decode import DecodeConfig, strategies
+from unembed.measure.provenance import versions
 from unembed.model.denoiser import parameter_counts
 from unembed.serve import models
 from unembed.serve.answers import add_error_answers, done_event, event, milliseconds, step_event
@@ -26,7 +27,7 @@ from unembed.serve.guard import Guard, client_of
 from unembed.serve.jobs import Finished, Job, Queued, Stepped
 from unembed.serve.limits import Limits, Refusal
 from unembed.serve.reference import describe, page
-from unembed.serve.service import HERE, Service, bad, versions
+from unembed.serve.service import HERE, PACKAGES, Service, bad
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -176,7 +177,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """An example sentence that no inverter was trained on."""
         return models.RandomAnswer(text=random.choice(service.examples), source=EXAMPLES_SOURCE)
 
-    installed = versions()
+    installed = versions(PACKAGES)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["server"])

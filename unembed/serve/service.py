@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,14 +76,3 @@ class Service:
 def bad(error: str, message: str) -> Refusal:
     """Wrong input."""
     return Refusal(422, error, message)
-
-
-def versions() -> dict[str, str]:
-    """Python and the packages that decide what the server does."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -82,7 +82,6 @@ BAD = [
     ({f"secret{k}": 1 for k in range(30)}, "bad_input", "not known"),
     ({"seed": -1}, "bad_input", "seed"),
     ({"length": MAX_TOKENS + 1}, "bad_input", str(MAX_TOKENS)),
-    ({"feedback": True}, "bad_input", "feedback is not there yet"),
     ({"secret": 1}, "bad_input", "not known"),
 ]
 

@@ -18,6 +18,7 @@ import pytest
 from tests.decode.conftest import make_inverter, make_vectors
 from tests.serve.conftest import PATIENCE, read_events
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 CLIENTS, WAVES = 200, 3
 REFUSALS = {(503, "queue_full"), (429, "too_many_requests")}

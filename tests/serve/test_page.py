@@ -61,6 +61,7 @@ def test_tokens_of_the_original_are_marked_and_shaded_by_confidence(visit):
     assert all(original == found for original, found in pairs)
 
 
+@pytest.mark.alone
 def test_the_first_step_is_there_within_a_second(visit):
     page = visit(motion=True)
     page.fill("#input", SENTENCE)

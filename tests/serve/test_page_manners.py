@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tests.serve.page_steps import FEED, SAID, finished, masks, paste, recover, words
 from tools.screenshots import SENTENCE
+from unembed.serve.limits import Limits
 
 pytest_plugins = ["tests.serve.page_fixtures"]
 
@@ -82,24 +84,28 @@ def test_bad_settings_get_a_sentence(visit):
     recover(page)
 
 
-def test_encoder_feedback_is_there_only_when_the_server_has_it(visit, api, site):
+def test_encoder_feedback_is_counted(visit):
     page = visit()
     page.locator("#settings summary").click()
-    assert not page.locator("#feedback").is_visible()
+    page.check("#feedback")
+    page.fill("#input", "The cat sat on the mat.")
+    page.click("#recover")
+    said = re.compile(r"The encoder was asked (\d+) times to recover the text\.")
+    page.locator("#honest", has_text=said).wait_for(timeout=60_000)
+    asked = int(said.search(page.locator("#honest").inner_text()).group(1))
+    assert 0 < asked <= Limits().search_budget
+    assert "feedback" in page.url  # a shared link asks the encoder, too
 
-    def with_feedback(route):
+
+def test_encoder_feedback_is_there_only_when_the_server_has_it(visit):
+    def without(route):
         answer = route.fetch().json()
-        answer["models"][0]["feedback"] = True
+        answer["models"][0]["feedback"] = False
         route.fulfill(json=answer)
 
-    sent = []
-    page = visit(before=lambda page: page.route("**/models", with_feedback))
-    page.route("**/decode", lambda route: (sent.append(route.request.post_data_json), route.abort()))
+    page = visit(before=lambda page: page.route("**/models", without))
     page.locator("#settings summary").click()
-    page.check("#feedback")
-    page.click("#recover")
-    page.locator("#error").wait_for()
-    assert sent[0]["feedback"] is True
+    assert not page.locator("#feedback").is_visible()
 
 
 def test_without_an_encoder_there_are_only_vectors(visit):

@@ -22,6 +22,7 @@ from tests.decode.conftest import make_inverter, make_vectors
 from tests.serve.conftest import PATIENCE, read_events, serving
 from unembed.serve.limits import Limits, stopping
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[1]
 # The goals are for full sizes on a quiet machine (see each script); these only say that it is not broken.
 RUNS = {
     "train_step": ["--texts", "40", "--repeats", "1", "--goal", "1.2"],
     "decode": ["--count", "64", "--singles", "2", "--rounds", "1", "--goal", "2"],
     "encode": ["--texts", "300", "--rounds", "1", "--memory", "9000", "27000", "--goal", "0.4"],
+    "audit": ["--rows", "8", "--memory", "10000", "200000", "--goal", "0.2"],
     "serve": ["--clients", "4", "--rounds", "1", "--goal", "1.0"],
 }
 

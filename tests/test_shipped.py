@@ -38,5 +38,6 @@ def test_they_recover_words_and_meaning() -> None:
 
 def test_they_fit_the_repository() -> None:
     files = list(unembed.SHIPPED.iterdir())
-    assert {file.name for file in files} == {"model.safetensors", "config.json", "tokenizer.json", "README.md"}
+    expected = {"model.safetensors", "config.json", "tokenizer.json", "README.md", "calibration.json"}
+    assert {file.name for file in files} == expected
     assert sum(file.stat().st_size for file in files) < 64e6

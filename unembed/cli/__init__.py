@@ -22,6 +22,8 @@ COMMANDS = {
     "encode": "Turn texts into a dataset of token windows and their vectors.",
     "train": "Train an inverter on a dataset.",
     "evaluate": "Measure an inverter end to end on unseen text.",
+    "audit": "Find out what the vectors of a store give away, and write a report.",
+    "report": "Make the report of an audit again, from its log.",
     "serve": "Open a page that recovers texts from vectors live, and answer over HTTP.",
 }
 STDIN = "/dev/stdin"

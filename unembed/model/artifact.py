@@ -137,7 +137,7 @@ def _folder(location: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(location, allow_patterns=list(FILES)))
+        return Path(snapshot_download(location, allow_patterns=[*FILES, "calibration.json"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"no folder {location} here, and the hub does not give it ({reason})") from None

@@ -39,7 +39,7 @@ def step_event(message: Stepped) -> models.StepEvent:
 async def done_event(service: Service, job: Job, last: Stepped, message: Finished) -> models.DoneEvent:
     """The result; the encoder is asked only now, to check it."""
     found = message.results[0]
-    cosine = await service.cosine(job.vectors[0], found.text)
+    cosine = await service.cosine(job.vectors[0], found.text) if found.cosine is None else round(found.cosine, 4)
     return models.DoneEvent(
         text=found.text,
         tokens=list(last.step.tokens),
@@ -50,8 +50,8 @@ async def done_event(service: Service, job: Job, last: Stepped, message: Finishe
         ms=milliseconds(message.seconds),
         wait_ms=milliseconds(message.waited),
         cosine=cosine,
-        encoder_queries=0,
-        check_queries=int(cosine is not None),
+        encoder_queries=found.queries + found.gradients,
+        check_queries=int(found.cosine is None and cosine is not None),
     )
 
 

@@ -18,7 +18,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware.cors import CORSMiddleware
 
 from unembed.data.text import decode as text_of
-from unembed.decode import DecodeConfig, strategies
+from unembed.decode import DecodeConfig, Step, strategies
 from unembed.measure.provenance import versions
 from unembed.model.denoiser import parameter_counts
 from unembed.serve import models
@@ -77,6 +77,7 @@ def create_app(
         service.embedding.start()
         yield
         service.worker.stop(0)
+        service.searches.stop()
         service.embedding.stop()
 
     app = FastAPI(
@@ -108,11 +109,18 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def stream(body: models.DecodeRequest, request: Request) -> AsyncIterator[Job]:
         """A place in the line, for as long as the answer lasts. Refusals come before the stream begins."""
         vector = service.checked([body.vector], body.length)
-        job = service.worker.submit(vector, body.config(), client_of(request.scope), live=True)
+        if body.feedback:
+            service.searches.reserve()
         try:
-            yield job
+            job = service.worker.submit(vector, body.config(), client_of(request.scope), live=True)
+            job.feedback = body.feedback
+            try:
+                yield job
+            finally:
+                service.worker.leave(job)
         finally:
-            service.worker.leave(job)
+            if body.feedback:
+                service.searches.release()
 
     @app.post("/decode", response_class=EventSourceResponse, responses=SHARED, tags=["decoding"])
     async def decode(job: Job = Depends(stream)) -> AsyncIterator[ServerSentEvent]:  # noqa: B008 (the framework's way)
@@ -130,7 +138,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
                 last = message
                 yield event("step", step_event(message))
             elif isinstance(message, Finished) and last is not None:
-                yield event("done", await done_event(service, job, last, message))
+                if job.feedback:
+                    async for one in _search(service, job, last, message):
+                        yield one
+                else:
+                    yield event("done", await done_event(service, job, last, message))
                 return
             elif isinstance(message, Refusal):
                 yield event("error", models.ErrorEvent(error=message.error, message=message.message))
@@ -219,7 +231,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             defaults=models.Defaults(
                 strategy=default.strategy, steps=default.steps, guidance=default.guidance, seed=default.seed
             ),
-            feedback=False,
+            feedback=service.searches.possible,
         )
         return models.ModelsAnswer(models=[info])
 
@@ -239,6 +251,29 @@ def _add_pages(app: FastAPI) -> None:
         return FileResponse(HERE / "docs.css")
 
     app.mount("/static", StaticFiles(directory=HERE / "static"))
+
+
+async def _search(service: Service, job: Job, last: Stepped, message: Finished) -> AsyncIterator[ServerSentEvent]:
+    """What comes after decoding with encoder feedback: a step for every better text, then the best one."""
+    best, began = message.results[0], time.monotonic()
+    async for found in service.searches.improve(job.vectors[0], job.config, job.expires):
+        if isinstance(found, Refusal):
+            yield event("error", models.ErrorEvent(error=found.error, message=found.message))
+            return
+        if found.tokens != best.tokens:
+            step = Step(
+                last.step.step + 1,
+                tuple(service.inverter.artifact.tokenizer.id_to_token(i) or "" for i in found.tokens),
+                found.confidence,
+                (),
+                last.step.passes,
+                found.text,
+            )
+            last = Stepped(step, message.seconds + time.monotonic() - began)
+            yield event("step", step_event(last))
+        best = found
+    took = message.seconds + time.monotonic() - began
+    yield event("done", await done_event(service, job, last, Finished([best], message.waited, took)))
 
 
 async def _finished(job: Job, request: Request) -> Finished:

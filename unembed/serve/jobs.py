@@ -54,6 +54,7 @@ class Job:
     client: str
     live: bool
     expires: float
+    feedback: bool = False  # whether a search follows
     submitted: float = field(default_factory=time.monotonic)
     mailbox: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     position: int = -1

@@ -35,6 +35,10 @@ class Limits:
     """Texts that may wait for the encoder."""
     encodings_share: int = 16
     """Of these, texts of one client."""
+    searches: int = 4
+    """Searches with encoder feedback that may wait or run; one runs at a time."""
+    search_budget: int = 100
+    """Texts and gradients that one of them may ask the encoder about."""
     body_bytes: int = 2_000_000
     """Size of a request; 128 vectors of 384 dimensions are about half of it."""
     body_seconds: float = 10.0

@@ -67,9 +67,6 @@ class Decoding(_Request):
         description="0 takes the most probable token; else 0.001 or more.",
     )
     length: int | None = Field(None, ge=1, description="Decode to so many tokens instead of a predicted number.")
-    feedback: bool = Field(
-        False, description="Encoder feedback. Not there yet: false.", json_schema_extra={"enum": [False]}
-    )
 
     @field_validator("strategy")
     @classmethod
@@ -83,13 +80,6 @@ class Decoding(_Request):
     def _not_tiny(cls, value: float) -> float:
         if 0 < value < MIN_TEMPERATURE:
             raise ValueError(f"give 0, or a number of at least {MIN_TEMPERATURE:g}")
-        return value
-
-    @field_validator("feedback")
-    @classmethod
-    def _off(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("encoder feedback is not there yet, leave it out or send false")
         return value
 
     def config(self, n_best: int = 1) -> DecodeConfig:
@@ -109,6 +99,9 @@ class DecodeRequest(Decoding):
     """One vector to decode, step by step."""
 
     vector: Vector = Field(description="As many numbers as the inverter's encoder has dimensions.")
+    feedback: bool = Field(
+        False, description="Search on with the encoder's help after decoding, where /models says that it can."
+    )
 
 
 class InvertRequest(Decoding):
@@ -147,7 +140,7 @@ class QueuedEvent(BaseModel):
 
 
 class StepEvent(BaseModel):
-    """Event `step`: the text after one denoising step."""
+    """Event `step`: the text after one denoising step, or a better one that a search with encoder feedback found."""
 
     step: int
     tokens: list[str] = Field(description="A masked one is [MASK].")
@@ -170,7 +163,7 @@ class DoneEvent(BaseModel):
     ms: float = Field(description="From the start of decoding to the last step.")
     wait_ms: float = Field(description="From the request to the start of decoding.")
     cosine: float | None = Field(description="Between the vector and that of the text; null without an encoder.")
-    encoder_queries: int = Field(description="How often decoding asked the encoder.")
+    encoder_queries: int = Field(description="How often the encoder was asked to find the text, gradients included.")
     check_queries: int = Field(description="1 when the cosine was computed, after decoding.")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from unembed.errors import DataError
 from unembed.serve.embedding import Embedding
 from unembed.serve.limits import Limits, Refusal
+from unembed.serve.search import Searches
 from unembed.serve.worker import Worker
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Service:
         self.inverter, self.name, self.limits = inverter, name, limits
         self.worker = Worker(inverter, limits)
         self.embedding = Embedding(encoder, inverter.artifact, limits)
+        self.searches = Searches(inverter, self.embedding, limits)
         self.began = time.monotonic()
         self.examples = (HERE / "examples.txt").read_text(encoding="utf-8").splitlines()
 

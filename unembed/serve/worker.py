@@ -178,13 +178,13 @@ class Worker:
                 for ticket, step in self._pool.step():
                     self._stepped(ticket, step)
         except Exception as error:  # a fault of ours must end the texts that it hit, not the server
-            blame = _blame(error)
+            reason = blame(error)
             lost = [ticket for ticket in self._running if ticket not in self._pool]
             if not lost:  # no text's fault that we know of
                 lost = list(self._running)
                 self._pool = self.inverter.pool(capacity=self.limits.capacity)
             for ticket in lost:
-                self._end(self._running.pop(ticket)[0], blame)
+                self._end(self._running.pop(ticket)[0], reason)
 
     def _warm_up(self) -> None:
         """The first pass is slow, and its time would be a wrong guess at the next."""
@@ -251,7 +251,7 @@ class Worker:
             which, part = job.parts.popleft()
             ticket = self._pool.add_part(part)
         except Exception as error:
-            self._end(job, _blame(error))
+            self._end(job, blame(error))
             return
         self._running[ticket] = (job, which, now)
 
@@ -307,7 +307,7 @@ def _deliver(letters: list[tuple[Job, Message]]) -> None:
         job.mailbox.put_nowait(message)
 
 
-def _blame(error: Exception) -> Refusal:
+def blame(error: Exception) -> Refusal:
     """An error of the library is about the input and safe to show; any other is a fault of ours, for the log."""
     if isinstance(error, UnembedError):
         return Refusal(422, "bad_input", str(error))

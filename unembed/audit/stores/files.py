@@ -301,7 +301,8 @@ class _Parquet(_Table):
         for position in positions:
             offset = position - first
             scalar = batch.column(self.vector_field)[offset]
-            vector = scalar.values.to_numpy(zero_copy_only=False) if scalar.is_valid else None
+            # A copy: a view would keep its whole batch in memory.
+            vector = scalar.values.to_numpy(zero_copy_only=False).copy() if scalar.is_valid else None
             text = batch.column(self.text_field)[offset].as_py() if self.text_field else None
             yield batch.column(self._id)[offset].as_py() if self._id else position, vector, text
 

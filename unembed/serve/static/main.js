@@ -143,6 +143,7 @@ async function work(all) {
   busy(true);
   try {
     const chosen = settings();
+    chosen.feedback &&= !all;
     const from = await source(signal);
     drawVector(from);
     control.drawn = true;

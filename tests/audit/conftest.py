@@ -1,0 +1,83 @@
+"""Real vectors of sentences of our own with planted personal data; every model is loaded once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unembed
+from unembed.audit import stages
+from unembed.config import Config, ModelConfig
+from unembed.data import encoders
+from unembed.inverter import Inverter
+from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.denoiser import Denoiser
+
+EMAIL, PHONE, IBAN = "anna.meyer@example.com", "212-555-0147", "DE89370400440532013000"
+PLANTED = {"EMAIL": EMAIL, "PHONE": PHONE, "IBAN": IBAN}
+TEXTS = [
+    f"Please write to {EMAIL} about the contract.",
+    f"Her number is {PHONE}, call before noon.",
+    f"The salary goes to IBAN {IBAN} every month.",
+    "The patient was treated for a heart attack last year.",
+    "We lost the second half of the match because of the rain.",
+    "The train to the coast leaves at nine in the morning.",
+    "She asked her lawyer to end the contract.",
+    "Our garden is full of red roses this summer.",
+    "The minister resigned after the vote on the budget.",
+    "He forgot the password of the old server again.",
+    "The children walked home from school through the snow.",
+    "Add two eggs and a cup of flour, then stir.",
+]
+
+
+@pytest.fixture(scope="session")
+def vectors() -> np.ndarray:
+    return unembed.encoder("minilm").encode(TEXTS)
+
+
+def small_inverter(folder: Path, spec: str | None = None, dim: int = 24) -> str:
+    """Write an inverter with random weights, fast and without knowledge; by default for MiniLM, else of own vectors."""
+    shipped = unembed.load()
+    known = shipped.artifact.config.model
+    model = ModelConfig(
+        vocab_size=known.vocab_size, mask_id=known.mask_id, vector_dim=dim if spec else shipped.dim, max_tokens=12,
+        layers=1, width=16, heads=2, ffn=16, freeze_embeddings=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    info = EncoderInfo(spec, dim, True, "") if spec else shipped.encoder
+    config = dataclasses.replace(Config(), model=model)
+    Inverter(Artifact(Denoiser(model), shipped.artifact.tokenizer, config, info)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> str:
+    return small_inverter(tmp_path_factory.mktemp("inverter") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def mine(tmp_path_factory) -> str:
+    """Of an encoder that nobody has, as one trained on pairs would be: nothing is embedded again."""
+    return small_inverter(tmp_path_factory.mktemp("inverter") / "mine", "mine")
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """Every model is real, and loaded only once for all audits of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unembed, "load", cache(unembed.load))
+        patch.setattr(encoders, "load", cache(encoders.load))
+        patch.setattr(stages.TopicModel, "build", cache(stages.TopicModel.build))
+        yield
+
+
+def without_times(folder) -> dict:
+    summary = json.loads((folder / "audit.json").read_text())
+    return {key: value for key, value in summary.items() if key not in ("times", "command")}

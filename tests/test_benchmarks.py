@@ -15,6 +15,7 @@ RUNS = {
     "decode": ["--count", "64", "--singles", "2", "--rounds", "1", "--goal", "2"],
     "encode": ["--texts", "300", "--rounds", "1", "--memory", "9000", "27000", "--goal", "0.4"],
     "audit": ["--rows", "8", "--memory", "10000", "200000", "--goal", "0.2"],
+    "feedback": ["--count", "4", "--singles", "1", "--budget", "8", "--latency", "0", "--goal", "0.3"],
     "serve": ["--clients", "4", "--rounds", "1", "--goal", "1.0"],
 }
 

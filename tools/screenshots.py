@@ -1,6 +1,9 @@
-"""Makes the README's pictures of the page, with a real server, the shipped weights and a real browser.
+"""Makes the README's pictures of the page and of an audit, with the shipped weights and a real browser.
 
-    .venv/bin/python tools/screenshots.py                # docs/images/page.png, denoising.gif
+    .venv/bin/python tools/screenshots.py                # docs/images/page.png, denoising.gif, audit.png
+
+The audit is that of a small store made on the spot: the page's example sentences, which are in no training data, and
+some with made-up personal data.
 
 Needs Chromium (Debian: apt-get install chromium), and `pip install playwright pillow`. The letters are those of the
 machine's fonts: with Inter and Charis SIL installed (fonts-inter, fonts-sil-charis) the pictures look as they do now.
@@ -15,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +32,15 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SENTENCE = "The patient was treated for a heart attack last year."  # that of the README, which says how it was chosen
 NEEDED = "the page is tested and pictured in a real browser: apt-get install chromium, pip install playwright"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PERSONAL = [
+    f"{name} {what}"
+    for name in ("Maria Keller", "James Osei", "Priya Nair", "Tom Becker", "Elena Rossi")
+    for what in (
+        "was treated for diabetes at the clinic in Boston.",
+        "can be reached at 617-555-0142 until Friday.",
+        "will lose her job when the office in Berlin closes.",
+    )
+]
 STEP_MS, TYPE_MS, END_MS = 480, 180, 5000
 LARGEST = 1_000_000
 
@@ -59,7 +72,7 @@ def launch(playwright: Playwright) -> Browser:
 
 
 def main() -> None:
-    """Write both pictures."""
+    """Write the pictures."""
     arguments = argparse.ArgumentParser(description="Make the README's pictures of the page.")
     arguments.add_argument("--folder", type=Path, default=IMAGES)
     folder: Path = arguments.parse_args().folder
@@ -74,6 +87,7 @@ def main() -> None:
         browser = launch(playwright)
         _still(browser, address, folder / "page.png")
         _moving(browser, address, folder / "denoising.gif")
+        _report(browser, folder / "audit.png")
         browser.close()
 
 
@@ -113,6 +127,30 @@ def _moving(browser: Browser, address: str, path: Path) -> None:
     top = _box(page, "#form")["y"] - 16
     _write_gif(frames, (0, round(top), 860, round(bottom)), path)
     _say(path)
+
+
+def _report(browser: Browser, path: Path) -> None:
+    """The first screen of an audit's report."""
+    with tempfile.TemporaryDirectory() as place:
+        store = _store(Path(place))
+        subprocess.run([sys.executable, "-m", "unembed", "audit", store, "-o", f"{place}/audit"], check=True)
+        page = browser.new_page(viewport={"width": 1100, "height": 1250}, device_scale_factor=2, color_scheme="light")
+        page.goto(f"file://{place}/audit/report.html")
+        path.write_bytes(_small(page.screenshot(), colours=128))
+    _say(path)
+
+
+def _store(folder: Path) -> str:
+    """A Parquet file with texts and their vectors, as an application would keep them."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    import unembed
+
+    texts = [*(Path(unembed.__file__).parent / "serve" / "examples.txt").read_text().splitlines(), *PERSONAL]
+    vectors = unembed.encoder("minilm").encode(texts)
+    parquet.write_table(pa.table({"text": texts, "vector": list(vectors)}), folder / "store.parquet")
+    return str(folder / "store.parquet")
 
 
 def _open(browser: Browser, address: str, *, width: int, scale: float) -> Page:

@@ -19,16 +19,18 @@ from unembed.errors import CheckpointError
 if TYPE_CHECKING:
     from unembed.data.encoders import Encoder
     from unembed.decode import DecodeConfig, Inversion, Step
+    from unembed.decode.feedback import FeedbackConfig
     from unembed.inverter import Inverter
 
     __version__: str
 
-__all__ = ["DecodeConfig", "Inversion", "Inverter", "Step", "__version__", "encoder", "load"]
+__all__ = ["DecodeConfig", "FeedbackConfig", "Inversion", "Inverter", "Step", "__version__", "encoder", "load"]
 
 SHIPPED = Path(__file__).parent / "weights" / "minilm"
 
 _HOMES = {
     "DecodeConfig": "unembed.decode",
+    "FeedbackConfig": "unembed.decode.feedback",
     "Inversion": "unembed.decode",
     "Step": "unembed.decode",
     "Inverter": "unembed.inverter",

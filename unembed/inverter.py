@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
@@ -21,16 +21,20 @@ from unembed.decode import DecodeConfig, Inversion, Step, engine
 from unembed.decode import device as devices
 from unembed.decode.bulk import Progress, invert_rows
 from unembed.decode.config import DecodeSettings
+from unembed.decode.feedback import FeedbackConfig
 from unembed.decode.pool import Pool
 from unembed.decode.vectors import CHUNK, Source, VectorReader
-from unembed.errors import CheckpointError, DataError
+from unembed.errors import CheckpointError, ConfigError, DataError, EncoderError
 from unembed.model import artifact as disk
-from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.artifact import Artifact, EncoderInfo, check_encoder
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
 
+    from unembed.data.encoders import Encoder
+    from unembed.decode.feedback.runner import Found
     from unembed.decode.plan import Candidate
     from unembed.decode.strategies.base import State
 
@@ -107,6 +111,9 @@ class Inverter:
         vectors: Source,
         config: DecodeConfig | None = None,
         *,
+        encoder: Encoder | None = None,
+        budget: int | None = None,
+        feedback: FeedbackConfig | None = None,
         batch_size: int = engine.BATCH,
         **settings: Unpack[DecodeSettings],
     ) -> list[Inversion]:
@@ -115,10 +122,21 @@ class Inverter:
         Args:
             vectors: an array (n, d) or one vector (d,), a list, a tensor, or the path of a file of vectors.
             config: all settings of decoding.
-            batch_size: texts in one forward pass; of no influence on the result.
+            encoder: the encoder that made the vectors; guesses are then embedded, compared and corrected.
+            budget: how many texts, backward passes included, the encoder may be asked about for each vector.
+            feedback: all settings of that search.
+            batch_size: texts in one forward pass; without an encoder of no influence on the result.
             settings: replace single fields of `config`, such as `strategy="sequential", steps=32`.
+
+        When the encoder fails on the way, nothing that was found is lost: the vectors at work get their best text so
+        far, those that had not begun an answer without feedback, and each says so in its `note`. If it fails before it
+        answered anything, its error is raised.
         """
         config = replace(config or DecodeConfig(), **settings)
+        if encoder is not None:
+            return self._invert_all_with(encoder, vectors, config, feedback, budget, batch_size)
+        if budget is not None or feedback is not None:
+            raise ConfigError("a budget is for encoder feedback: give an encoder too, encoder=unembed.encoder(...)")
         reader = self.reader(vectors, chunk=engine.GROUP)
         found: list[Inversion] = []
         for chunk in reader:
@@ -126,6 +144,42 @@ class Inverter:
         for note in reader.notes:
             log.warning(note)
         return found
+
+    def search(
+        self,
+        vectors: Source,
+        encoder: Encoder,
+        config: DecodeConfig | None = None,
+        *,
+        feedback: FeedbackConfig | None = None,
+        batch_size: int = engine.BATCH,
+        progress: Callable[[int, int], None] | None = None,
+        improved: Callable[[int, Inversion], None] | None = None,
+    ) -> Iterator[tuple[int, Inversion]]:
+        """Invert with encoder feedback and hand out (row, inversion) as soon as each is done, in no fixed order.
+
+        When the encoder fails or Ctrl-C is pressed, the vectors at work are handed out as they stand, with a `note`,
+        and then the error is raised. `progress` is told what was spent of all budgets, and their sum; `improved` every
+        better answer on the way, the first and the last one included.
+        """
+        from unembed.decode.feedback.runner import Runner
+
+        config = config or DecodeConfig()
+        feedback = feedback or FeedbackConfig(seed=config.seed)
+        check_encoder(self.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
+        reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
+        runner = Runner(self.artifact.net, self.artifact.tokenizer, encoder, config, feedback)
+        first = 0
+
+        def result(found: Found) -> tuple[int, Inversion]:
+            return first + found.row, _checked_inversion(found, config.n_best, self.artifact.tokenizer)
+
+        tell = None if improved is None else lambda found: improved(*result(found))
+        for chunk in reader:
+            first = chunk.first
+            yield from map(result, runner.run(chunk.vectors, batch_size, progress, tell))
+        for note in reader.notes:
+            log.warning(note)
 
     def stream(
         self, vector: Source, config: DecodeConfig | None = None, **settings: Unpack[DecodeSettings]
@@ -152,17 +206,32 @@ class Inverter:
         with_tokens: bool = False,
         overwrite: bool = False,
         batch_size: int = engine.BATCH,
+        encoder: Encoder | None = None,
+        feedback: FeedbackConfig | None = None,
     ) -> Iterator[Progress]:
         """Write one JSON line for every vector; iterate over the progress to make it happen.
 
         Memory is bounded whatever the number of vectors. Killed at any moment and started again it goes on, and the
-        file is the same as from an uninterrupted run.
+        file is the same as from an uninterrupted run. With an encoder that holds too: its failure is raised, and the
+        batches that were finished are kept.
         """
         config = config or DecodeConfig()
         settings = {"decode": asdict(config), "inverter": self._identity(), "with_tokens": with_tokens}
+        chunk = CHUNK
+        if encoder is not None:
+            feedback = feedback or FeedbackConfig(seed=config.seed)
+            settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
+            chunk = feedback.batch
+
+        def invert(vectors: NDArray[np.float32]) -> list[Inversion]:
+            if encoder is None:
+                return self._invert(vectors, config, batch_size)
+            found = dict(self.search(vectors, encoder, config, feedback=feedback, batch_size=batch_size))
+            return [found[row] for row in range(len(vectors))]
+
         return invert_rows(
-            self.reader(source, column=column),
-            lambda vectors: self._invert(vectors, config, batch_size),
+            self.reader(source, column=column, chunk=chunk),
+            invert,
             Path(output),
             settings=settings,
             with_tokens=with_tokens,
@@ -181,6 +250,35 @@ class Inverter:
             best, *others = [_inversion(next(texts), candidate) for candidate in candidates]
             inversions.append(replace(best, alternatives=tuple(others)) if others else best)
         return inversions
+
+    def _invert_all_with(
+        self,
+        encoder: Encoder,
+        vectors: Source,
+        config: DecodeConfig,
+        feedback: FeedbackConfig | None,
+        budget: int | None,
+        batch_size: int,
+    ) -> list[Inversion]:
+        feedback = feedback or FeedbackConfig(seed=config.seed)
+        if budget is not None:
+            feedback = replace(feedback, budget=budget)
+        reader = self.reader(vectors)
+        rows = np.concatenate([np.empty((0, self.dim), np.float32), *(chunk.vectors for chunk in reader)])
+        for note in reader.notes:
+            log.warning(note)
+        found: dict[int, Inversion] = {}
+        try:
+            found.update(self.search(rows, encoder, config, feedback=feedback, batch_size=batch_size))
+        except EncoderError as error:
+            if all(one.cosine is None for one in found.values()):
+                raise
+            log.warning("encoder feedback ended early: %s", error)
+            missing = [row for row in range(len(rows)) if row not in found]
+            said = f"without encoder feedback: {error}"
+            plain = self._invert(rows[missing], config, batch_size)
+            found |= {row: replace(one, note=said) for row, one in zip(missing, plain, strict=True)}
+        return [found[row] for row in range(len(rows))]
 
     def _one(self, vector: Source) -> NDArray[np.float32]:
         """One checked vector, (d,)."""
@@ -216,6 +314,21 @@ class Inverter:
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _checked_inversion(found: Found, n_best: int, tokenizer: Tokenizer) -> Inversion:
+    """The best hypothesis and its runners-up; the answer without feedback where the encoder was never heard."""
+    if not found.best:
+        plain = _inversion(text_of(tokenizer, [found.start.tokens])[0], found.start)
+        return replace(plain, queries=found.queries, gradients=found.gradients, note=found.note)
+    best, *others = [
+        Inversion(
+            one.text, one.tokens, one.confidence, one.cosine, found.start.steps, found.start.passes,
+            cosine=one.cosine, queries=found.queries, gradients=found.gradients, note=found.note,
+        )
+        for one in found.best[:n_best]
+    ]  # fmt: skip
+    return replace(best, alternatives=tuple(others)) if others else best
 
 
 def _inversion(text: str, found: Candidate) -> Inversion:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from unembed.cli import STDIN, console
+from unembed.cli import STDIN, console, search
 from unembed.decode import DecodeConfig
+from unembed.decode.feedback import FeedbackConfig
 from unembed.errors import ConfigError, DataError, EncoderError
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ def invert(
     overwrite: bool = False,
     batch_size: int = 64,
     json: bool = False,
+    feedback: bool = False,
+    budget: Annotated[int | None, Parameter(show_default=False)] = None,
+    gradients: Literal["auto", "off", "swaps", "guidance", "all"] = "auto",
+    encoder: Annotated[str | None, Parameter(show_default=False)] = None,
     decoding: Annotated[DecodeConfig, Parameter(name="*", group="Decoding")] = DecodeConfig(),  # noqa: B008 (frozen)
 ) -> None:
     """Recover the text behind a vector, or make the round trip from a text of yours.
@@ -48,6 +53,7 @@ def invert(
     ```
     unembed invert "The parcel will arrive on Tuesday morning."
     unembed invert "The parcel will arrive." --strategy sequential --json
+    unembed invert "The parcel will arrive on Tuesday morning." --feedback --budget 100
     unembed invert vectors.npy -o recovered.jsonl
     unembed invert store.parquet --column embedding -o recovered.jsonl
     cat vectors.jsonl | unembed invert - > recovered.txt
@@ -68,6 +74,10 @@ def invert(
         overwrite: Replace the output, instead of refusing or going on.
         batch_size: Texts in one forward pass; of no influence on the result.
         json: Print JSON: one object for a text, one line for each vector of a file.
+        feedback: Embed the guesses, compare them with the vector and correct them (see docs/feedback.md).
+        budget: With --feedback: the most texts, backward passes included, to ask about for one vector (320).
+        gradients: With --feedback: what a local encoder's gradients are used for; off treats it as a black box.
+        encoder: With --feedback: the encoder that made the vectors, if it is not the one the inverter names.
         decoding: How to decode.
     """
     kind = kind_of(source, text=text, vectors=vectors)
@@ -75,18 +85,31 @@ def invert(
         raise ConfigError("-o is for a file of vectors; for one text, send the output where you want it: > file")
     if output is not None and json:
         raise ConfigError("-o writes JSON lines already: leave --json out")
+    settings = None
+    if feedback:
+        settings = FeedbackConfig(budget=320 if budget is None else budget, gradients=gradients, seed=decoding.seed)
+    elif budget is not None or encoder is not None or gradients != "auto":
+        raise ConfigError("--budget, --gradients and --encoder are for encoder feedback: add --feedback")
     if kind == "text":
-        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json)
+        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json, settings, encoder)
         return
     place = "-" if source == STDIN else source
+    opened = open_inverter(inverter, device)
+    asked = None if settings is None else search.open_encoder(opened, encoder)
+    if asked is not None and settings is not None:
+        search.announce(asked, settings.budget, opened.reader(place, column=column).total if place != "-" else None)
     if output is None:
-        _print_all(open_inverter(inverter, device), place, column, decoding, batch_size, json)
+        if asked is not None and settings is not None:
+            search.every(opened, asked, place, column, decoding, settings, batch_size, json)
+        else:
+            _print_all(opened, place, column, decoding, batch_size, json)
         return
     with console.resumable(GO_ON), console.progress("invert") as bar:
         notes: tuple[str, ...] = ()
-        for step in open_inverter(inverter, device).invert_file(
-            place, output, decoding, column=column, with_tokens=tokens, overwrite=overwrite, batch_size=batch_size
-        ):
+        for step in opened.invert_file(
+            place, output, decoding, column=column, with_tokens=tokens, overwrite=overwrite, batch_size=batch_size,
+            encoder=asked, feedback=settings,
+        ):  # fmt: skip
             resumed = f", {step.resumed:,} were there" if step.resumed else ""
             bar.show(step.done, step.total, f"{step.rate:,.0f}/s{resumed}")
             notes = step.notes
@@ -134,30 +157,35 @@ def _read_text(source: str) -> str:
     return " ".join(text.split())
 
 
-def _round_trip(text: str, inverter: Inverter, config: DecodeConfig, json: bool) -> None:
+def _round_trip(
+    text: str, inverter: Inverter, config: DecodeConfig, json: bool, settings: FeedbackConfig | None, spec: str | None
+) -> None:
     """Embed a text, forget it, recover it, and show both."""
-    import unembed
-    from unembed.model.artifact import check_encoder
-
     try:
-        encoder = unembed.encoder(inverter.encoder.spec)
+        encoder = search.open_encoder(inverter, spec)
     except EncoderError as error:
         raise EncoderError(
             f"to invert a text its vector is needed first, and {error} (a file of vectors can be inverted without)"
         ) from None
-    check_encoder(inverter.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
     vector = encoder.encode([text])
     began = time.perf_counter()
-    found = inverter.invert(vector, config)[0]
+    stopped: BaseException | None = None
+    if settings is None:
+        found = inverter.invert(vector, config)[0]
+    else:
+        search.announce(encoder, settings.budget, 1)
+        found, stopped = search.one(inverter, encoder, vector, config, settings)
     milliseconds = 1000 * (time.perf_counter() - began)
     # Only for the report: decoding is over.
-    cosine = _cosine(vector[0], encoder.encode([found.text])[0])
+    cosine = _cosine(vector[0], encoder.encode([found.text])[0]) if found.cosine is None else found.cosine
     if json:
         console.print_json(_report(text, found, cosine, milliseconds, inverter, config))
     elif console.is_terminal():
         _draw(text, vector, found, cosine, milliseconds, inverter, config)
     else:
         console.print_line(found.text)
+    if stopped is not None:
+        raise stopped
 
 
 def _cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
@@ -174,7 +202,7 @@ def _report(
         "recovered": found.text,
         "cosine": round(cosine, 4),
         "milliseconds": round(milliseconds, 1),
-        "encoder_calls": 0,
+        "encoder_calls": found.queries + found.gradients,
         "inversion": found.to_dict(),
         "encoder": inverter.encoder.spec,
         "decoding": dataclasses.asdict(config),
@@ -197,12 +225,14 @@ def _draw(
 
     out = console.out()
     out.print(live.start(vector[0], inverter.encoder.spec))
-    with Live(console=out, auto_refresh=False, transient=True) as screen:
-        # At the length that won. Texts drawn for n-best are not shown on their way, only in the end.
-        for step in inverter.stream(vector, config, length=len(found.tokens)):
-            screen.update(live.frame(step, inverter.artifact.tokenizer), refresh=True)
-            time.sleep(SECONDS_PER_FRAME)
-    facts = [f"cosine {cosine:.2f}", f"{found.steps} steps", f"{milliseconds:.0f} ms", "encoder asked 0 times"]
+    if found.cosine is None:
+        with Live(console=out, auto_refresh=False, transient=True) as screen:
+            # At the length that won. Texts drawn for n-best are not shown on their way, only in the end.
+            for step in inverter.stream(vector, config, length=len(found.tokens)):
+                screen.update(live.frame(step, inverter.artifact.tokenizer), refresh=True)
+                time.sleep(SECONDS_PER_FRAME)
+    asked = f"encoder asked {found.queries} times" + (f", {found.gradients} gradients" if found.gradients else "")
+    facts = [f"cosine {cosine:.2f}", f"{found.steps} steps", f"{milliseconds:.0f} ms", asked]
     out.print(live.result(text, found.text, facts))
     for other in found.alternatives:
         out.print(live.alternative(text, other.text))

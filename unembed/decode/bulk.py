@@ -147,6 +147,10 @@ def _summary(inversion: Inversion, with_tokens: bool) -> dict[str, Any]:
         "score": round(inversion.score, 4),
         "confidence": round(confidence, 4),
     }
+    if inversion.cosine is not None:
+        summary |= {
+            "cosine": round(inversion.cosine, 6), "queries": inversion.queries, "gradients": inversion.gradients,
+        }  # fmt: skip
     if with_tokens:
         summary["tokens"] = list(inversion.tokens)
         summary["token_confidence"] = [round(p, 4) for p in inversion.confidence]

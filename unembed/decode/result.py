@@ -16,13 +16,21 @@ class Inversion:
     confidence: tuple[float, ...]
     """For each token the probability it had when it was chosen."""
     score: float
-    """Higher is better; comparable between texts of one vector."""
+    """Higher is better; comparable between texts of one vector. With encoder feedback it is the cosine."""
     steps: int
     """Denoising steps taken."""
     passes: int
     """Forward passes of the network (two a step under guidance)."""
     alternatives: tuple[Inversion, ...] = ()
     """Other texts for the same vector, best first (`n_best`)."""
+    cosine: float | None = None
+    """Of the text's vector with the given one; None without encoder feedback."""
+    queries: int = 0
+    """Texts that the encoder was asked about for this vector."""
+    gradients: int = 0
+    """Backward passes of the encoder for this vector."""
+    note: str = ""
+    """Why encoder feedback ended before its time; empty if it did not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -34,6 +42,10 @@ class Inversion:
             "steps": self.steps,
             "passes": self.passes,
         }
+        if self.cosine is not None:
+            plain |= {"cosine": round(self.cosine, 6), "queries": self.queries, "gradients": self.gradients}
+        if self.note:
+            plain["note"] = self.note
         if self.alternatives:
             plain["alternatives"] = [other.to_dict() for other in self.alternatives]
         return plain

@@ -113,10 +113,41 @@ class MiniLM:
             hidden = self._layer(hidden, valid[:, None, None, :], f"encoder.layer.{layer}.")
         return F.normalize((hidden.float() * valid[..., None]).sum(1), dim=-1)  # of any positive multiple of the mean
 
+    @property
+    def word_embeddings(self) -> torch.Tensor:
+        """What the tokens of `tokenizer` are to the model, (vocabulary, dim)."""
+        return self.weights["embeddings.word_embeddings.weight"]
+
+    def cosine_gradient(
+        self, words: torch.Tensor, lengths: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine (n,) of texts with their target vectors (n, dim), and its gradient with respect to `words`.
+
+        `words` (n, L, dim) are word embeddings, or mixtures of some, of texts with `lengths` (n,); what the tokenizer
+        puts around a text is added here.
+        """
+        n, longest, _ = words.shape
+        first, last = self.word_embeddings[[self.tokenizer.token_to_id(t) for t in ("[CLS]", "[SEP]")]]
+        valid = torch.arange(longest + 2) < lengths[:, None] + 2  # (n, L + 2)
+        ends = torch.arange(longest + 2) == lengths[:, None] + 1
+        with torch.enable_grad():
+            given = words.detach().to(self.dtype).requires_grad_()
+            hidden = torch.cat([first.expand(n, 1, -1), given, last.expand(n, 1, -1)], 1)
+            hidden = self._place(torch.where(ends[..., None], last, hidden))
+            for layer in range(LAYERS):
+                hidden = self._layer(hidden, valid[:, None, None, :], f"encoder.layer.{layer}.")
+            pooled = (hidden.float() * valid[..., None]).sum(1)
+            cosines = F.cosine_similarity(pooled, targets, dim=-1)
+            (gradient,) = torch.autograd.grad(cosines.sum(), given)
+        return cosines.detach(), gradient.float()
+
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._place(F.embedding(tokens, self.word_embeddings))
+
+    def _place(self, words: torch.Tensor) -> torch.Tensor:
+        """Word embeddings with their positions, normalised."""
         w = self.weights
-        hidden = F.embedding(tokens, w["embeddings.word_embeddings.weight"])
-        hidden = hidden + w["embeddings.position_embeddings.weight"][: tokens.shape[1]]
+        hidden = words + w["embeddings.position_embeddings.weight"][: words.shape[1]]
         hidden = hidden + w["embeddings.token_type_embeddings.weight"][0]
         return self._norm(hidden, "embeddings.LayerNorm.")
 
@@ -124,7 +155,7 @@ class MiniLM:
         batch, length, dim = x.shape
         joined = self._linear(x, prefix + "attention.self.").view(batch, length, 3, HEADS, dim // HEADS)
         query, key, value = joined.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, dim of a head)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        mixed = _attend(query, key, value, mask)
         mixed = mixed.transpose(1, 2).reshape(batch, length, dim)
         mixed = self._linear(mixed, prefix + "attention.output.dense.")
         x = self._norm(x + mixed, prefix + "attention.output.LayerNorm.")
@@ -142,6 +173,17 @@ class MiniLM:
         for part in ("weight", "bias"):
             parts = [self.weights.pop(f"{prefix}{name}.{part}") for name in ("query", "key", "value")]
             self.weights[prefix + part] = torch.cat(parts)
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Attention; written out where a gradient is wanted, as the fused one's is slow at such short lengths."""
+    if not query.requires_grad:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    mixed: torch.Tensor = scores.softmax(-1) @ value
+    return mixed
 
 
 def batches(lengths: list[int]) -> Iterator[list[int]]:

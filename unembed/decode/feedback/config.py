@@ -1,0 +1,51 @@
+"""How to search with the encoder, as one frozen dataclass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from unembed.decode.config import MIN_TEMPERATURE, _one_of, _whole, _within
+
+Gradients = Literal["auto", "off", "swaps", "guidance", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackConfig:
+    """Settings of a search; two runs with equal settings and vectors give equal texts."""
+
+    budget: int = 320
+    """Different texts that the encoder may be asked about for one vector, plus backward passes."""
+    gradients: Gradients = "auto"
+    """`off`: black box; `swaps`, `guidance`: one use of them, `all`: both; `auto`: `swaps`, if there are any."""
+    starts: int = 4
+    """Lengths that are decoded without feedback for the first population."""
+    population: int = 6
+    """Hypotheses that live on after a round."""
+    proposals: int = 12
+    """Texts that are proposed in a round, for each vector."""
+    temperature: float = 0.6
+    """At which tokens are drawn for masked positions."""
+    overshoot: float = 1.5
+    """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
+    likelihood_weight: float = 0.01
+    """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
+    swap_scale: float = 60.0
+    """What a gain in cosine, as the gradient predicts it, adds to a token's logit in swap proposals."""
+    guide_scale: float = 100.0
+    """The same inside the denoising."""
+    guide_steps: int = 12
+    """Steps of a guided denoising, each with one gradient."""
+    batch: int = 64
+    """Vectors that are searched together; memory grows with it."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "starts", "population", "proposals", "guide_steps", "batch"):
+            _whole(name, getattr(self, name), 1)
+        _whole("seed", self.seed, 0)
+        _within("temperature", self.temperature, MIN_TEMPERATURE, math.inf)
+        for name in ("overshoot", "likelihood_weight", "swap_scale", "guide_scale"):
+            _within(name, getattr(self, name), 0, math.inf)
+        _one_of("gradients", self.gradients, ("auto", "off", "swaps", "guidance", "all"))

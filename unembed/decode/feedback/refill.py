@@ -1,0 +1,134 @@
+"""Masks filled by the denoiser, for texts of any length and of any vector in shared passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unembed.decode.predict import LOGIT_ROWS, pad_rows
+
+if TYPE_CHECKING:
+    from unembed.decode.feedback.whitebox import Slopes
+    from unembed.model.denoiser import Denoiser
+
+BATCH = 64
+# Tokens that are drawn from at a position: the likeliest ones.
+TOP = 64
+
+
+@dataclass(slots=True)
+class Blank:
+    """A text with masks, and how they are to be filled."""
+
+    tokens: list[int]
+    sure: list[float]
+    """Probability of each token when it was chosen; those of filled masks are written here."""
+    c: Tensor  # (width,) the condition
+    u: Tensor  # (passes, L) random numbers
+    temperature: float
+    push: Tensor | None = None
+    """(L, d): what it gives multiplied with the words is added to the logits."""
+    guide: float = 0.0
+    """Above 0: in every pass the gradient of the cosine with `target` is added, so many times."""
+    target: Tensor = field(default_factory=lambda: torch.empty(0))  # (dim,)
+    gradients: int = 0
+    """Backward passes it took."""
+
+
+class Filler:
+    """Fills blanks in place."""
+
+    def __init__(self, net: Denoiser, repeat_penalty: float, slopes: Slopes | None) -> None:
+        self._net, self._penalty, self._slopes = net, repeat_penalty, slopes
+
+    def fill(self, blanks: Sequence[Blank], passes: int) -> None:
+        """Fill every mask; in each pass the surest share of those that are left."""
+        for number in range(passes):
+            masked = [blank for blank in blanks if self._net.config.mask_id in blank.tokens]
+            masked.sort(key=lambda blank: len(blank.tokens))  # so that little is padded
+            for first in range(0, len(masked), BATCH):
+                self._pass(masked[first : first + BATCH], number, passes - number)
+
+    def _pass(self, batch: list[Blank], number: int, left: int) -> None:
+        tokens, at, hidden = self._hidden(batch)  # (n, L), (m, 2), (m, width)
+        push = self._push(batch, tokens, at, hidden)  # (m, d)
+        rows = at[:, 0].tolist()
+        u = torch.stack([batch[row].u[number, place] for row, place in at.tolist()])
+        temperature = torch.tensor([batch[row].temperature for row in rows])
+        found = []
+        for first in range(0, len(rows), LOGIT_ROWS):
+            part = slice(first, first + LOGIT_ROWS)
+            logits = self._logits(hidden[part], tokens[at[part, 0]])
+            if push is not None and self._slopes is not None:
+                logits += push[part] @ self._slopes.words.T
+            found.append(_draw(logits, temperature[part], u[part]))
+        chosen, log_p = (torch.cat(column).tolist() for column in zip(*found, strict=True))
+        for row, blank in enumerate(batch):
+            places = [k for k, owner in enumerate(rows) if owner == row]
+            # Rounded, so that of equally sure ones the first is taken, whatever the last bits say.
+            for k in sorted(places, key=lambda k: -round(log_p[k], 4))[: -(-len(places) // left)]:
+                blank.tokens[int(at[k, 1])] = chosen[k]
+                blank.sure[int(at[k, 1])] = math.exp(log_p[k])
+
+    def _hidden(self, batch: list[Blank]) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, padded by masks; the masked places as (text, position); the hidden states there."""
+        mask, device = self._net.config.mask_id, self._net.bias.device
+        lengths = torch.tensor([len(blank.tokens) for blank in batch])
+        longest = int(lengths.max())
+        tokens = torch.tensor([[*blank.tokens, *[mask] * (longest - len(blank.tokens))] for blank in batch])
+        valid = torch.arange(longest) < lengths[:, None]
+        masked = (tokens == mask) & valid
+        places = masked.flatten().nonzero()[:, 0]
+        hidden: Tensor = self._net(
+            tokens.to(device),
+            pad_rows(masked.sum(1) / lengths).to(device),
+            pad_rows(torch.stack([blank.c for blank in batch])).to(device),
+            None if bool(valid.all()) else valid.to(device),
+            pad_rows(places).to(device),
+        )
+        return tokens, masked.nonzero(), hidden[: len(places)]
+
+    def _logits(self, hidden: Tensor, around: Tensor) -> Tensor:
+        """Logits (m, vocab) on the CPU; what stands in the text (m, L) already is made less likely."""
+        logits = self._net.logits(pad_rows(hidden))[: len(hidden)].float().cpu()
+        return logits.scatter_add_(1, around, torch.full(around.shape, -self._penalty))
+
+    def _push(self, batch: list[Blank], tokens: Tensor, at: Tensor, hidden: Tensor) -> Tensor | None:
+        """What the gradients say about each masked place, (m, d); None where nobody asked them."""
+        if self._slopes is None or not any(blank.guide or blank.push is not None for blank in batch):
+            return None
+        push = torch.zeros(len(at), self._slopes.words.shape[1])
+        for k, (row, place) in enumerate(at.tolist()):
+            given = batch[row].push
+            if given is not None:
+                push[k] = given[place]
+        guided = [row for row, blank in enumerate(batch) if blank.guide]
+        if guided:
+            soft = self._slopes.words[tokens]  # (n, L, d)
+            wanted = torch.isin(at[:, 0], torch.tensor(guided)).nonzero()[:, 0]
+            for some in torch.split(wanted, LOGIT_ROWS):
+                p = self._logits(hidden[some], tokens[at[some, 0]]).softmax(1)
+                soft[at[some, 0], at[some, 1]] = p @ self._slopes.words
+            texts = [soft[row, : len(batch[row].tokens)] for row in guided]
+            slopes = self._slopes.at_words(texts, torch.stack([batch[row].target for row in guided]))
+            by_row = dict(zip(guided, slopes, strict=True))
+            for row in guided:
+                batch[row].gradients += 1
+            for k in wanted.tolist():
+                row, place = at[k].tolist()
+                push[k] += batch[row].guide * by_row[row][place]
+        return push
+
+
+def _draw(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The token that the random number falls on, among the likeliest; its log-probability. (m, V) -> (m,), (m,)."""
+    values, tokens = logits.topk(min(TOP, logits.shape[1]), dim=1)
+    p = (values / temperature[:, None]).softmax(1).double().cumsum(1)
+    place = torch.searchsorted(p, u[:, None].double() * p[:, -1:], right=True).clamp(max=p.shape[1] - 1)
+    log_p = (values.gather(1, place)[:, 0] - logits.logsumexp(1)).clamp(max=0.0)
+    return tokens.gather(1, place)[:, 0], log_p

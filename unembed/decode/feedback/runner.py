@@ -1,0 +1,280 @@
+"""Rounds for a whole batch: the denoiser's passes, the encoder's call and the gradients are shared by all vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unembed.data.text import decode as text_of
+from unembed.decode import engine
+from unembed.decode.engine import inference
+from unembed.decode.feedback.ask import Asker, Encodes
+from unembed.decode.feedback.config import FeedbackConfig
+from unembed.decode.feedback.propose import Hypothesis, change, draw_kind, draw_parent
+from unembed.decode.feedback.refill import Blank, Filler
+from unembed.decode.feedback.search import Proposal, Search
+from unembed.decode.feedback.target import tolerance
+from unembed.decode.feedback.whitebox import Differentiable, Slopes
+from unembed.decode.texts import generator, key_of
+from unembed.errors import ConfigError, EncoderError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from unembed.decode.config import DecodeConfig
+    from unembed.decode.plan import Candidate
+    from unembed.model.denoiser import Denoiser
+
+# Passes in which the masks of a proposal are filled.
+PASSES = 2
+START_PASSES = 4
+# The best hypotheses of a round get a gradient each.
+SLOPES = 2
+
+Progress = Callable[[int, int], None]
+"""Called after each round with what was spent of the budgets of all vectors so far, and their sum."""
+
+
+Filled: TypeAlias = tuple[Search, Blank, str, Hypothesis | None]
+"""A filled text of a search, what made it, and of which parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search ended with."""
+
+    row: int
+    start: Candidate
+    """The answer without feedback."""
+    best: list[Hypothesis]
+    """The answer, then others; empty if the encoder was never heard."""
+    queries: int
+    gradients: int
+    history: list[tuple[int, str, float]]
+    """Each new answer on the way: what had been spent then, the text, its cosine."""
+    note: str = ""
+    """Why it ended before its time; empty if it did not."""
+
+
+class Runner:
+    """What the searches of all vectors share."""
+
+    def __init__(
+        self, net: Denoiser, tokenizer: Tokenizer, encoder: Encodes, decoding: DecodeConfig, config: FeedbackConfig
+    ) -> None:
+        self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
+        self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
+        self.asker = Asker(encoder, net.config.vector_dim)
+        self._filler = Filler(net, decoding.repeat_penalty, self._slopes)
+
+    def run(
+        self,
+        vectors: NDArray[np.float32],
+        batch_size: int,
+        progress: Progress | None = None,
+        improved: Callable[[Found], None] | None = None,
+    ) -> Iterator[Found]:
+        """Search for every vector (n, d), `config.batch` at a time; each is handed out when it is done.
+
+        When the encoder fails, or the user interrupts, the best texts so far of the vectors at work are handed out with
+        a note; then the error is raised. `improved` is given every better answer on the way.
+        """
+        size, budget = self._config.batch, self._config.budget
+        for first in range(0, len(vectors), size):
+            part = vectors[first : first + size]
+            plain = replace(self._decoding, n_best=1)
+            answers = [found[0] for found in engine.decode(self._net, part, plain, batch_size=batch_size)]
+            searches = [self._search(vector) for vector in part]
+            failure: BaseException | None = None
+            for failure in self._until_failure(self._rounds(searches, answers)):
+                if progress is not None:
+                    spent = sum(budget if one.done else one.queries + one.gradients for one in searches)
+                    progress(first * budget + spent, len(vectors) * budget)
+                for row, search in enumerate(searches):
+                    if search.handed_out:
+                        continue
+                    found = self._found(first + row, answers[row], search, failure)
+                    if improved is not None and search.news():
+                        improved(found)
+                    if search.done or failure is not None:
+                        search.handed_out = True
+                        yield found
+            if failure is not None:
+                raise failure
+            self.asker.forget()
+
+    def _until_failure(self, rounds: Iterator[None]) -> Iterator[BaseException | None]:
+        """None after each round; what went wrong as the last item, if something did."""
+        while True:
+            try:
+                next(rounds)
+            except StopIteration:
+                return
+            except (EncoderError, KeyboardInterrupt) as error:
+                yield error
+                return
+            yield None
+
+    def _found(self, row: int, start: Candidate, search: Search, failure: BaseException | None) -> Found:
+        note = "" if search.population else "without encoder feedback: it gave no usable vector for the first text"
+        if failure is not None:
+            note = _note(failure)
+        return Found(row, start, search.best(), search.queries, search.gradients, search.history, note)
+
+    def _rounds(self, searches: list[Search], answers: list[Candidate]) -> Iterator[None]:
+        """All there is to do, a round at a time; first of all the answer without feedback of every vector."""
+        texts = text_of(self._tokenizer, [answer.tokens for answer in answers])
+        first = [Proposal(one.tokens, one.confidence, text, "answer") for one, text in zip(answers, texts, strict=True)]
+        self._ask([(search, [proposal]) for search, proposal in zip(searches, first, strict=True)])
+        yield
+        if self._config.starts > 1 and self._decoding.length is None:
+            self._other_lengths([search for search in searches if not search.done])
+            yield
+        if self._uses("guidance"):
+            self._guided(searches)
+            yield
+        while active := [search for search in searches if not search.done]:
+            if self._uses("swaps"):
+                self._differentiate(active)
+            self._round(active)
+            yield
+
+    def _uses(self, what: str) -> bool:
+        wanted = "swaps" if self._config.gradients == "auto" else self._config.gradients
+        return self._slopes is not None and wanted in (what, "all")
+
+    def _search(self, vector: NDArray[np.float32]) -> Search:
+        config = self._config
+        rng = generator(key_of(vector, config.seed))
+        unit = vector / np.linalg.norm(vector)
+        return Search(unit, config.budget, rng, tolerance(vector), config.population, config.likelihood_weight)
+
+    def _round(self, active: list[Search]) -> None:
+        """Some changes of each population, filled and asked about."""
+        drafts: list[Filled] = []
+        aims: list[tuple[Search, Hypothesis]] = []
+        model, config = self._net.config, self._config
+        for search in active:
+            for tokens, sure in search.merged:
+                blank = Blank(tokens, sure, torch.empty(0), torch.empty(0), 1.0)  # nothing to fill
+                drafts.append((search, blank, "merge", None))
+                aims.append((search, search.population[0]))
+            for _ in range(config.proposals - len(search.merged)):  # some will be known already
+                parent, kind = draw_parent(search.population, search.rng), draw_kind(search.rng)
+                draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
+                sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
+                u = torch.from_numpy(search.rng.random((PASSES, len(draft.tokens))))
+                blank = Blank(draft.tokens, sure, torch.empty(0), u, config.temperature * search.heat)
+                if parent.slope is not None:
+                    blank.push = config.swap_scale * parent.slope[draft.aligned]
+                drafts.append((search, blank, kind, parent))
+                aims.append((search, parent))
+        with inference(self._net, self._decoding.precision):
+            for (_, blank, _, _), c in zip(drafts, self._overshot(aims), strict=True):
+                blank.c = c
+            self._filler.fill([blank for _, blank, _, _ in drafts], PASSES)
+        self._ask_blanks(drafts)
+
+    def _overshot(self, parents: list[tuple[Search, Hypothesis]]) -> Tensor:
+        """The condition of vectors beyond the target, seen from the parent's vector: words it lacks get likelier."""
+        target = np.stack([search.vector for search, _ in parents])
+        there = np.stack([parent.vector for _, parent in parents])
+        aim = target + self._config.overshoot * (target - there)
+        return self._conditions(aim / np.linalg.norm(aim, axis=1, keepdims=True))
+
+    def _other_lengths(self, active: list[Search]) -> None:
+        """A text for each of the likeliest lengths but that of the answer."""
+        if not active:
+            return
+        drafts: list[Filled] = []
+        with inference(self._net, self._decoding.precision):
+            c = self._conditions(np.stack([search.vector for search in active]))
+            count = min(self._config.starts, self._net.config.max_tokens)
+            lengths = self._net.length_logits(c).topk(count, dim=1).indices.tolist()
+            for search, condition, some in zip(active, c, lengths, strict=True):
+                there = {len(one.tokens) for one in search.population}
+                drafts += [
+                    (search, self._empty(length, condition, START_PASSES), "start", None)
+                    for length in some
+                    if length not in there
+                ]
+            self._filler.fill([blank for _, blank, _, _ in drafts], START_PASSES)
+        self._ask_blanks(drafts)
+
+    def _guided(self, searches: list[Search]) -> None:
+        """A text for each vector whose denoising follows the gradient from the first step on."""
+        steps = self._config.guide_steps
+        able = [search for search in searches if not search.done and search.left > steps]
+        if not able:
+            return
+        drafts: list[Filled] = []
+        with inference(self._net, self._decoding.precision):
+            targets = np.stack([search.vector for search in able])
+            for search, target, c in zip(able, torch.from_numpy(targets), self._conditions(targets), strict=True):
+                blank = self._empty(len(search.population[0].tokens), c, steps)
+                blank.guide, blank.target = self._config.guide_scale, target
+                drafts.append((search, blank, "guided", None))
+            self._filler.fill([blank for _, blank, _, _ in drafts], steps)
+        for search, blank, _, _ in drafts:
+            search.gradients += blank.gradients
+        self._ask_blanks(drafts)
+
+    def _empty(self, length: int, c: Tensor, passes: int) -> Blank:
+        """Nothing but masks, to be filled with the likeliest tokens."""
+        return Blank([self._net.config.mask_id] * length, [0.0] * length, c, torch.zeros(passes, length), 1.0)
+
+    def _conditions(self, units: NDArray[np.float32]) -> Tensor:
+        """Of unit vectors (n, d), at the length that the encoder's vectors have."""
+        given = torch.from_numpy((units * self._net.config.vector_norm).astype(np.float32))
+        return self._net.condition(given.to(self._net.bias.device))
+
+    def _differentiate(self, active: list[Search]) -> None:
+        """The gradient near the best hypotheses that have none yet; one query is left to use it."""
+        wanted = []
+        for search in active:
+            for one in search.population[:SLOPES]:
+                if one.slope is None and search.left > 1:
+                    search.gradients += 1
+                    wanted.append((search, one))
+        if wanted and self._slopes is not None:
+            targets = torch.from_numpy(np.stack([search.vector for search, _ in wanted]))
+            slopes = self._slopes.at_texts([one.tokens for _, one in wanted], targets)
+            for (_, one), slope in zip(wanted, slopes, strict=True):
+                one.slope = slope
+                one.fit = (slope @ self._slopes.words[list(one.tokens)].T).numpy()
+
+    def _ask_blanks(self, drafts: list[Filled]) -> None:
+        texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in drafts])
+        by_search: dict[int, tuple[Search, list[Proposal]]] = {}
+        for (search, blank, kind, parent), text in zip(drafts, texts, strict=True):
+            proposal = Proposal(tuple(blank.tokens), tuple(blank.sure), text, kind, parent)
+            by_search.setdefault(id(search), (search, []))[1].append(proposal)
+        self._ask(list(by_search.values()))
+
+    def _ask(self, proposals: list[tuple[Search, list[Proposal]]]) -> None:
+        """One call of the encoder for all. Texts of a call that fails stay charged: the encoder has seen them."""
+        asked = [(search, search.admit(some)) for search, some in proposals]
+        vectors = self.asker.vectors(proposal.text for _, some in asked for proposal in some)
+        for search, some in asked:
+            search.take(some, vectors)
+
+
+def _slopes(encoder: Encodes, tokenizer: Tokenizer, mask_id: int, config: FeedbackConfig) -> Slopes | None:
+    if config.gradients == "off":
+        return None
+    if isinstance(encoder, Differentiable):
+        return Slopes(encoder, tokenizer, mask_id)
+    if config.gradients == "auto":
+        return None
+    raise ConfigError(f"gradients is {config.gradients!r}, but this encoder has none: use 'auto' or 'off'")
+
+
+def _note(failure: BaseException) -> str:
+    what = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure)
+    return f"the search ended early: {what}"

@@ -60,7 +60,8 @@ def test_without_texts_encoder_and_search(inverter, vectors, recovered):
     found = controls(inverter, vectors, [None] * len(TEXTS), recovered, encoder=None, n=2)
     assert found["random"]["n"] == 2
     assert found["shuffled"] == {
-        "n": len(TEXTS), "with_text": 0, "token_f1": None, "cosine": None, "personal": None, "personal_right": None,
+        "n": len(TEXTS), "with_text": 0, "token_f1": None, "cosine": None, "cosines": None, "personal": None,
+        "personal_right": None,
     }  # fmt: skip
 
 

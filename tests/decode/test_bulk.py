@@ -162,8 +162,8 @@ def test_kill_nine_with_the_real_inverter(tmp_path, inverter):
             """
             import os, signal, sys
             from tests.decode.conftest import make_inverter
-            from unembed import DecodeConfig, Inverter
-            Inverter.reader.__kwdefaults__["chunk"] = 4
+            from unembed import DecodeConfig, inverter as home
+            home.CHUNK = 4
             inverter = make_inverter()
             config = DecodeConfig(strategy="euler", temperature=1.0, steps=2)
             decode, left = inverter._invert, [int(sys.argv[2])]

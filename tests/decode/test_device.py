@@ -45,7 +45,10 @@ def test_the_default_device_of_the_caller_is_of_no_influence():
     assert last.inversion is not None
 
 
-def test_a_pass_makes_no_tensor_elsewhere():
+def test_a_pass_makes_no_tensor_elsewhere(monkeypatch):
+    from torch.fx.experimental import _config
+
+    monkeypatch.setattr(_config, "meta_nonzero_assume_all_nonzero", True)  # true of `valid` below
     net = make_net().to("meta")
     tokens, t, c, valid = torch.zeros(4, 6).long(), torch.ones(4), torch.zeros(4, 32), torch.ones(4, 6).bool()
     places = torch.arange(8)

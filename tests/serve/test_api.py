@@ -235,7 +235,7 @@ def test_health_and_models(server):
         "seed": default.seed,
     }
     assert model["parameters"] > 0
-    assert model["feedback"] is False
+    assert model["feedback"] is True
 
 
 def test_while_loading_it_says_so(vector):

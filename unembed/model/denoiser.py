@@ -100,7 +100,7 @@ class Denoiser(nn.Module):
     ) -> Tensor:
         """Hidden states of the text positions, ready for `logits`: (n, L, width).
 
-        With `at` (m,), places counted through the batch (text * L + position), only of those: (m, width).
+        With `at` (m,), places in texts, counted through the batch (text * L + position), only there: (m, width).
         `t` and `c` may have more rows than there are texts; what is computed of those is thrown away.
         """
         n, length = tokens.shape

@@ -95,9 +95,10 @@ def answer(net: Denoiser, asks: Sequence[Ask]) -> list[Answer]:
         if penalty[part].any():
             words = tokens[texts[part]]  # (m, L) the text around each position
             logits.scatter_add_(1, words, -penalty[part, None].expand(words.shape))
-        chosen = _choose(logits, temperature[part], top_p[part], u[part])
+        top, likeliest = logits.max(1)
+        chosen = _choose(logits, likeliest, temperature[part], top_p[part], u[part])
         chosen = torch.where(judged[part], given[part], chosen)
-        log_z = logits.logsumexp(1)
+        log_z = (logits - top[:, None]).exp_().sum(1).log() + top  # logsumexp, with the maximum that is known already
         log_p = (logits.gather(1, chosen[:, None])[:, 0] - log_z).clamp(max=0.0)
         entropy = torch.zeros_like(log_p)
         if entropies[part].any():
@@ -166,9 +167,8 @@ def _guide(logits: Tensor, without: Tensor, scale: Tensor, guided: Tensor) -> No
     )
 
 
-def _choose(logits: Tensor, temperature: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
-    """The most probable token, or the one that the random number falls on, (m, vocab) and (m,) -> (m,)."""
-    chosen = logits.argmax(1)
+def _choose(logits: Tensor, chosen: Tensor, temperature: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+    """The most probable token, `chosen`, or the one that the random number falls on, (m, vocab) and (m,) -> (m,)."""
     for rows, narrow in (((temperature > 0) & (top_p == 1), False), ((temperature > 0) & (top_p < 1), True)):
         if rows.any():
             p = (logits[rows] / temperature[rows, None]).softmax(1)

@@ -83,6 +83,46 @@ def test_searches_are_bounded_and_a_place_comes_back(encoder, vector):
         assert server.decode(vector, feedback=True)[-1][0] == "done"
 
 
+def test_one_client_cannot_take_every_place(encoder, vector):
+    with serving(limits=Limits(searches=2, searches_share=1, search_budget=10)) as server:
+        encoder.free.clear()
+        with server.stream(vector, feedback=True) as events:
+            next(events)
+            assert encoder.held.wait(30)
+            with pytest.raises(Refused) as refused:
+                server.decode(vector, feedback=True)
+            assert (refused.value.status, refused.value.body["error"]) == (429, "too_many_requests")
+            with server.stream(vector, client="127.0.0.2", feedback=True) as others:
+                next(others)
+                encoder.free.set()
+                assert [name for name, _ in others][-1] == "done"
+
+
+def test_the_end_of_the_server_is_told_to_who_searches_and_who_waits(encoder, vector):
+    with serving(limits=Limits(search_budget=100_000)) as server:
+        encoder.free.clear()
+        with (
+            server.stream(vector, feedback=True) as running,
+            server.stream(vector, client="127.0.0.2", feedback=True) as waiting,
+        ):
+            next(running), next(waiting)
+            assert encoder.held.wait(30)
+            server.server.should_exit = True
+            server.until(lambda: server.service.status == "stopping")
+            encoder.free.set()
+            ends = [list(events)[-1] for events in (running, waiting)]
+        assert [(name, data["error"]) for name, data in ends] == [("error", "stopping")] * 2
+
+
+def test_the_time_for_a_request_holds_for_searches_that_wait(encoder, vector):
+    with serving(limits=Limits(search_budget=10, stream_seconds=3)) as server:
+        encoder.free.clear()
+        with server.stream(vector, feedback=True) as events:
+            name, error = list(events)[-1]
+        encoder.free.set()
+        assert (name, error["error"]) == ("error", "took_too_long")
+
+
 def test_a_client_that_goes_away_ends_its_search(encoder, vector):
     with serving(limits=Limits(searches=1, search_budget=10_000)) as server:
         with server.stream(vector, feedback=True) as events:

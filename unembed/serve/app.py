@@ -109,10 +109,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def stream(body: models.DecodeRequest, request: Request) -> AsyncIterator[Job]:
         """A place in the line, for as long as the answer lasts. Refusals come before the stream begins."""
         vector = service.checked([body.vector], body.length)
+        client = client_of(request.scope)
         if body.feedback:
-            service.searches.reserve()
+            service.searches.reserve(client)
         try:
-            job = service.worker.submit(vector, body.config(), client_of(request.scope), live=True)
+            job = service.worker.submit(vector, body.config(), client, live=True)
             job.feedback = body.feedback
             try:
                 yield job
@@ -120,7 +121,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
                 service.worker.leave(job)
         finally:
             if body.feedback:
-                service.searches.release()
+                service.searches.release(client)
 
     @app.post("/decode", response_class=EventSourceResponse, responses=SHARED, tags=["decoding"])
     async def decode(job: Job = Depends(stream)) -> AsyncIterator[ServerSentEvent]:  # noqa: B008 (the framework's way)

@@ -37,6 +37,8 @@ class Limits:
     """Of these, texts of one client."""
     searches: int = 4
     """Searches with encoder feedback that may wait or run; one runs at a time."""
+    searches_share: int = 2
+    """Of these, searches of one client."""
     search_budget: int = 100
     """Texts and gradients that one of them may ask the encoder about."""
     body_bytes: int = 2_000_000

@@ -124,6 +124,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.worker.stop(self._service.limits.stop_seconds)
+        self._service.searches.stop()
         self._service.embedding.stop()
         await super().shutdown(sockets)
 

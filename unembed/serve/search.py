@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,7 @@ from unembed.decode import DecodeConfig, Inversion
 from unembed.decode.feedback import FeedbackConfig
 from unembed.errors import EncoderError
 from unembed.serve.embedding import REMOTE, Embedding
-from unembed.serve.limits import Limits, Refusal, internal, stopping, too_long
+from unembed.serve.limits import Limits, Refusal, internal, stopping, too_long, too_many
 from unembed.serve.worker import blame, use_threads
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Searches:
     def __init__(self, inverter: Inverter, embedding: Embedding, limits: Limits) -> None:
         self._inverter, self._embedding, self._limits = inverter, embedding, limits
         self._thread = ThreadPoolExecutor(1, "unembed-search")
-        self._places = 0
+        self._shares: Counter[str] = Counter()
         self._working = False
         self._stopping = threading.Event()
 
@@ -51,24 +52,28 @@ class Searches:
     @property
     def idle(self) -> bool:
         """Whether nobody searches."""
-        return self._places == 0 and not self._working
+        return not self._shares.total() and not self._working
 
     def stop(self) -> None:
-        """End what runs at its next question."""
+        """End what runs at its next question; what waits starts, and hears of it at once."""
         self._stopping.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False)
 
-    def reserve(self) -> None:
+    def reserve(self, client: str) -> None:
         """Take a place, or say why there is none; `release` gives it back."""
         if not self.possible:
             raise Refusal(422, "no_feedback", "this server has no encoder to ask on the way: send feedback false")
-        if self._places >= self._limits.searches:
-            raise Refusal(503, "queue_full", f"{self._places} searches wait or run already: try again later", 10)
-        self._places += 1
+        if self._shares[client] >= self._limits.searches_share:
+            raise too_many(f"{self._shares[client]} searches of yours wait or run", 10)
+        if self._shares.total() >= self._limits.searches:
+            raise Refusal(503, "queue_full", f"{self._limits.searches} searches wait or run: try again later", 10)
+        self._shares[client] += 1
 
-    def release(self) -> None:
+    def release(self, client: str) -> None:
         """Give a place back."""
-        self._places -= 1
+        self._shares[client] -= 1
+        if not self._shares[client]:
+            del self._shares[client]
 
     async def improve(
         self, vector: NDArray[np.float32], config: DecodeConfig, expires: float
@@ -101,8 +106,10 @@ class Searches:
             yield stopping()
             return
         try:
-            while (letter := await mailbox.get()) is not None:
+            while (letter := await asyncio.wait_for(mailbox.get(), expires - time.monotonic())) is not None:
                 yield letter
+        except TimeoutError:  # it may still wait for others
+            yield too_long()
         finally:
             gone.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.decode.conftest import make_inverter
 from tests.serve.conftest import LetterEncoder, Refused, serving
 from unembed.data import encoders
 from unembed.errors import EncoderError
+from unembed.serve import run
 from unembed.serve.limits import Limits
 
 SENTENCE = "the cat sat on the mat"
@@ -98,7 +100,8 @@ def test_one_client_cannot_take_every_place(encoder, vector):
                 assert [name for name, _ in others][-1] == "done"
 
 
-def test_the_end_of_the_server_is_told_to_who_searches_and_who_waits(encoder, vector):
+def test_the_end_of_the_server_is_told_to_who_searches_and_who_waits(encoder, vector, monkeypatch):
+    monkeypatch.setattr(run, "CLOSE_SECONDS", 25)  # nobody is to wait for the connections to be closed
     with serving(limits=Limits(search_budget=100_000)) as server:
         encoder.free.clear()
         with (
@@ -110,8 +113,10 @@ def test_the_end_of_the_server_is_told_to_who_searches_and_who_waits(encoder, ve
             server.server.should_exit = True
             server.until(lambda: server.service.status == "stopping")
             encoder.free.set()
+            began = time.monotonic()
             ends = [list(events)[-1] for events in (running, waiting)]
         assert [(name, data["error"]) for name, data in ends] == [("error", "stopping")] * 2
+        assert time.monotonic() - began < 15
 
 
 def test_the_time_for_a_request_holds_for_searches_that_wait(encoder, vector):

@@ -38,8 +38,18 @@ TEXTS = [
 
 
 @pytest.fixture(scope="session")
-def vectors() -> np.ndarray:
-    return unembed.encoder("minilm").encode(TEXTS)
+def encoder():
+    return unembed.encoder("minilm")
+
+
+@pytest.fixture(scope="session")
+def inverter():
+    return unembed.load()
+
+
+@pytest.fixture(scope="session")
+def vectors(encoder) -> np.ndarray:
+    return encoder.encode(TEXTS)
 
 
 def small_inverter(folder: Path, spec: str | None = None, dim: int = 24) -> str:

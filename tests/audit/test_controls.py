@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import unembed
 from unembed.audit import leak
 from unembed.audit.controls import _other_rows, controls
 from unembed.audit.personal import find
@@ -20,16 +19,6 @@ TEXTS = [
     "My bank rejected the loan.",
     "The function returns a list of numbers.",
 ]
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    return unembed.encoder("minilm")
-
-
-@pytest.fixture(scope="module")
-def inverter():
-    return unembed.load()
 
 
 @pytest.fixture(scope="module")

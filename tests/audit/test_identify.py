@@ -65,11 +65,6 @@ def vectors(encoder, texts):
     return encoder.encode(texts)
 
 
-@pytest.fixture(scope="module")
-def inverter():
-    return unembed.load()
-
-
 def sample(vectors, texts=None) -> Sample:
     rows = np.asarray(vectors, dtype=np.float32)
     texts = list(texts) if texts is not None else [None] * len(rows)

@@ -28,16 +28,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    return unembed.encoder("minilm")
-
-
-@pytest.fixture(scope="module")
-def inverter():
-    return unembed.load()
-
-
-@pytest.fixture(scope="module")
 def vectors(encoder):
     return encoder.encode([text or "It was raining when we came home." for text in TEXTS])
 

@@ -8,17 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import unembed
 from tools.calibrate import auc, scored
 from unembed.audit.topics import NEUTRAL, PRIOR, TOPICS, TopicModel, labelled, sentences
 from unembed.errors import DataError
 
 RESULTS = Path(__file__).parents[2] / "results" / "topics.json"
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    return unembed.encoder("minilm")
 
 
 @pytest.fixture(scope="module")

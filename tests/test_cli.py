@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -21,7 +20,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from unembed.cli import COMMANDS, live, main, make_app
 from unembed.cli.invert import kind_of
@@ -420,71 +418,3 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
     raise AssertionError(f"{path} did not appear")
-
-
-# --- the scripts of runs/ -----------------------------------------------------------------------------------------
-
-
-def test_cpu_script_runs_the_whole_pipeline(tmp_path):
-    write_sentences(tmp_path / "sentences.txt")
-    stand_in(tmp_path / "bin" / "unembed", f'exec {sys.executable} -m unembed "$@"')
-    done = run_script("cpu.sh", tmp_path, str(tmp_path / "sentences.txt"), "--", "--steps", "2", PRESET="tiny", N="2")
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["n"] == 2
-
-
-@pytest.mark.parametrize(("script", "commands"), [("paper_gpu.sh", 4), ("slurm.sh", 4)])
-def test_cluster_scripts_call_commands_that_exist(script, commands, tmp_path):
-    """Their machines are not here; what they would start is, and must parse."""
-    for name in ("unembed", "torchrun", "sbatch"):
-        stand_in(tmp_path / "bin" / name, f'printf "%s\\n" "{name} $*" >> {tmp_path}/calls; echo 1')
-    done = run_script(script, tmp_path, SLURM_ARRAY_TASK_ID="3")
-    assert done.returncode == 0, done.stderr
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == commands
-    for call in calls:
-        call = call.replace("$SLURM_ARRAY_TASK_ID", "3")
-        parses(shlex.split(re.search(r"(?:^| )(?:-m )?unembed (.*)", call)[1]))
-
-
-def stand_in(path: Path, line: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{line}\n")
-    path.chmod(0o755)
-
-
-def run_script(name: str, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    path = f"{folder}/bin:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "OUT": str(folder / "out"), "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        ["bash", str(ROOT / "runs" / name), *arguments], capture_output=True, text=True, cwd=folder, env=environment
-    )
-
-
-# --- drawing ------------------------------------------------------------------------------------------------------
-
-
-def test_canvas_shows_masks_and_words():
-    line = live.canvas([" the", None, " cat", "s", "."], [0.95, 0.0, 0.2, 0.5, 1.0])
-    assert line.plain == f"the {live.MASK} cats."
-    assert live.canvas([None, None], [0.0, 0.0]).plain == f"{live.MASK} {live.MASK}"
-    assert live.shade(0.0).color != live.shade(1.0).color
-
-
-words = st.lists(st.sampled_from(["red", "Red", "blue", "it's", "42"]), max_size=8).map(" ".join)
-
-
-@given(words, words)
-def test_compare_counts_each_word_once(original, recovered):
-    first, second, shared, total = live.compare(original, recovered)
-    assert (first.plain, second.plain) == (original, recovered)
-    assert shared <= total
-    assert len(first.spans) == len(second.spans) == shared
-    assert live.compare(original, original)[2] == live.compare(original, original)[3] == total
-
-
-def test_result_fits_eighty_columns():
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(live.result(TEXT, "the cat", ["cosine 0.91", "16 steps", "123 ms", "encoder asked 0 times"]))
-    shown = console.export_text()
-    assert "2 of 7 words · cosine 0.91 · 16 steps · 123 ms · encoder asked 0 times" in shown

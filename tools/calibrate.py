@@ -1,10 +1,14 @@
 """Calibrate the estimates of an audit for an inverter, and measure the topics; both on held-out texts.
 
-    unembed encode CORPUS -o DATASET --split validation --limit 1600
-    python tools/calibrate.py unembed/weights/minilm DATASET -o unembed/weights/minilm/calibration.json
+    python tools/calibrate.py /work/shared/corpus/en
 
-Run it again whenever the weights change: a calibration of other weights is refused. It decodes 600 texts, which takes
-one to three minutes on two cores. What was measured goes to results/calibration.json and results/topics.json.
+That is all after the shipped weights changed: it writes unembed/weights/minilm/calibration.json, and what was measured
+to results/calibration.json and results/topics.json; commit the three. The argument is texts (whatever `unembed encode`
+reads: a folder, files), of which 1,600 windows of the validation split are embedded, or a dataset folder that
+`unembed encode --split validation` made of them. 600 are decoded. Two to four minutes on two cores.
+
+Another inverter is given by --inverter, and then its measurements by --results. A calibration of other weights or of
+other settings of decoding is not used: an audit goes on without an estimate, and says so.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import argparse
 import dataclasses
 import json
 import sys
+import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +33,9 @@ from unembed.audit import calibration, leak, topics  # noqa: E402
 from unembed.audit.calibration import Calibration, Fit, rounded  # noqa: E402
 from unembed.data.dataset import Dataset, Examples  # noqa: E402
 from unembed.data.encoders import Encoder  # noqa: E402
-from unembed.data.shards import file_sha256, write_whole  # noqa: E402
+from unembed.data.shards import file_sha256, tokens_folder, write_whole  # noqa: E402
+from unembed.data.tokens import write_tokens  # noqa: E402
+from unembed.data.vectors import write_vectors  # noqa: E402
 from unembed.decode import DecodeConfig  # noqa: E402
 from unembed.errors import UnembedError  # noqa: E402
 from unembed.inverter import Inverter  # noqa: E402
@@ -35,6 +43,8 @@ from unembed.measure import provenance  # noqa: E402
 from unembed.measure.metrics import Array, cosine, token_f1  # noqa: E402
 
 SPLIT = "validation"
+WINDOWS = 1600
+"""Texts that are embedded: topics are measured on all of them."""
 TOPIC_SOURCES = {"health": "medquad_health_qa", "politics": "europarl_proceedings"}
 """Sources whose every text is on a topic, or nearly; texts of all others count as not on it, though some are."""
 
@@ -42,26 +52,27 @@ TOPIC_SOURCES = {"health": "medquad_health_qa", "politics": "europarl_proceeding
 def main(arguments: list[str] | None = None) -> int:
     """Decode, fit, measure, write; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("inverter", type=Path, help="inverter folder")
-    parser.add_argument("dataset", type=Path, help="folder of `unembed encode` with texts of the validation split")
+    parser.add_argument("texts", type=Path, help="texts, or a dataset folder of `unembed encode --split validation`")
+    parser.add_argument("--inverter", type=Path, default=unembed.SHIPPED, help="inverter folder; default: the shipped")
     parser.add_argument("-o", "--output", type=Path, help="default: calibration.json in the inverter folder")
     parser.add_argument("-n", type=int, default=600, help="texts; one half fits, the other measures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="where the measurements go")
     options = parser.parse_args(arguments)
     try:
-        run(options)
+        with tempfile.TemporaryDirectory(prefix="calibrate-") as spare:
+            run(options, Path(spare))
     except UnembedError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
-def run(options: argparse.Namespace) -> None:
-    """All of it."""
-    data = Dataset(options.dataset)
+def run(options: argparse.Namespace, spare: Path) -> None:
+    """All of it; `spare` is a folder for what is not kept."""
     inverter = Inverter.from_pretrained(options.inverter)
     encoder = unembed.encoder(inverter.encoder.spec)
+    data = Dataset(embedded(options.texts, inverter, encoder, spare))
     examples = data.sample(SPLIT, options.n, options.seed)
     began = time.perf_counter()
     table, truth = recovered(inverter, encoder, examples)
@@ -90,6 +101,16 @@ def run(options: argparse.Namespace) -> None:
     write(options.results / "topics.json", scores)
     for name, one in scores["own"].items():
         print(f"{name:13s} AUC {one['auc']:.3f}, calibration error {one['calibration_error']:.3f} (n {one['n']})")
+
+
+def embedded(texts: Path, inverter: Inverter, encoder: Encoder, spare: Path) -> Path:
+    """The dataset folder: the one given, or one made of the texts given."""
+    if tokens_folder(texts).is_dir():
+        return texts
+    longest, tokenizer = inverter.max_tokens, inverter.artifact.tokenizer
+    deque(write_tokens([texts], spare, tokenizer, max_tokens=longest, limit=WINDOWS, split=SPLIT), maxlen=0)
+    deque(write_vectors(spare, encoder), maxlen=0)
+    return spare
 
 
 def recovered(inverter: Inverter, encoder: Encoder, examples: Examples) -> tuple[Array, Array]:

@@ -8,19 +8,26 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import threading
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import unembed
 from tests.audit.conftest import PLANTED, TEXTS, without_times
 from tests.audit.stores.conftest import Rows, fill, hashes, pg_execute, pg_uri  # noqa: F401 (pg_uri is a fixture)
+from unembed.audit.calibration import Calibration
 from unembed.audit.log import NAME
 from unembed.audit.run import REPORT, SUMMARY
 from unembed.cli import main
+from unembed.data.shards import file_sha256
 
 pytestmark = pytest.mark.usefixtures("warm")
 KINDS = ("faiss-flat", "qdrant", "chroma", "lancedb", "milvus", "pg-vector")
@@ -143,15 +150,47 @@ def test_every_store_is_audited_and_not_changed(kind, vectors, tiny, tmp_path, c
 
 
 def test_without_text_it_is_identified_and_estimated(vectors, tmp_path, capsys):
-    import unembed
-
     path = write_parquet(tmp_path / "v.parquet", vectors, texts=None)
     assert main(["audit", str(path), "-o", str(tmp_path / "a"), "--encoder", "minilm", "--json", "--sample", "3"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    calibrated = (unembed.SHIPPED / "calibration.json").is_file()
-    assert summary["recovery"]["kind"] == ("estimated" if calibrated else "none")
+    assert summary["recovery"]["kind"] == "estimated"
     assert summary["recovery"]["recovered"] == 3
     assert all(example["original"] is None for example in summary["examples"])
+
+
+def calibrations(tiny):
+    """What may lie beside weights that it was not made for, and what is said of it."""
+    shipped = Calibration.load(unembed.SHIPPED)
+    mine = replace(shipped, weights=file_sha256(Path(tiny) / "model.safetensors"))
+    return {
+        "none": (None, "has no calibration.json"),
+        "other weights": (shipped, "other weights"),
+        "other settings": (replace(mine, decode={**mine.decode, "steps": 3}), "steps 8 instead of 3"),
+        "of a newer version": (replace(mine, decode={**mine.decode, "drawn": 0}), "drawn (no such setting)"),
+        "damaged": ("{", "not JSON"),
+    }
+
+
+@pytest.mark.parametrize("case", ["none", "other weights", "other settings", "of a newer version", "damaged"])
+@pytest.mark.parametrize("texts", [TEXTS, None], ids=["texts", "no texts"])
+def test_without_a_fitting_calibration_it_goes_on_and_says_so(case, texts, vectors, tiny, tmp_path, capsys):
+    made, says = calibrations(tiny)[case]
+    home = shutil.copytree(tiny, tmp_path / "inverter")
+    if isinstance(made, Calibration):
+        made.save(home / "calibration.json")
+    elif made:
+        (home / "calibration.json").write_text(made)
+    store = write_parquet(tmp_path / "v.parquet", vectors, texts)
+    command = ["audit", str(store), "-o", str(tmp_path / "a"), "--encoder", "minilm", "--inverter", str(home)]
+    assert main([*command, "--sample", "3", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("unembed: note: Token F1 was not estimated: ")
+    assert says in shown.err
+    recovery = json.loads(shown.out)["recovery"]
+    assert (recovery["kind"], recovery["estimate"]) == ("measured" if texts else "none", None)
+    page = unescape((tmp_path / "a" / REPORT).read_text())
+    assert re.search(r"<li>Token F1 was not estimated: [^\n]*" + re.escape(says), page)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import unembed
+from benchmarks.encode import sentences
 from tools import calibrate
-from unembed.audit import calibration, leak
+from unembed.audit import calibration, leak, topics
 from unembed.audit.calibration import Calibration
 from unembed.decode import DecodeConfig
 from unembed.errors import CheckpointError, ConfigError, DataError
@@ -128,6 +129,16 @@ def test_other_settings_of_decoding_are_refused(inverter, vectors, shipped):
     shipped.check(DecodeConfig(seed=5, precision="bf16"))
 
 
+def test_a_setting_that_is_younger_than_the_calibration_was_at_its_default(shipped):
+    older = replace(shipped, decode={key: value for key, value in shipped.decode.items() if key != "guidance"})
+    older.check(DecodeConfig())
+    with pytest.raises(ConfigError, match=r"guidance 2\.0 instead of 1\.0"):
+        older.check(DecodeConfig(guidance=2.0))
+    newer = replace(shipped, decode={**shipped.decode, "drawn": 0})
+    with pytest.raises(ConfigError, match=r"drawn \(no such setting\) instead of 0"):
+        newer.check(DecodeConfig())
+
+
 def test_what_was_saved_is_what_is_loaded(tmp_path, shipped):
     shutil.copy(unembed.SHIPPED / "model.safetensors", tmp_path)
     shipped.save(tmp_path / calibration.FILE)
@@ -167,8 +178,27 @@ def test_an_empty_recovery_has_no_cosine_to_speak_of(encoder):
 
 
 def test_the_tool_says_what_is_missing(tmp_path, capsys):
-    assert calibrate.main([str(unembed.SHIPPED), str(tmp_path)]) == 2
-    assert "make one by `unembed encode`" in capsys.readouterr().err
+    assert calibrate.main([str(tmp_path / "gone")]) == 2
+    assert f"{tmp_path / 'gone'}" in capsys.readouterr().err
+    (tmp_path / "few.txt").write_text("A single sentence is not enough for that.\n")
+    assert calibrate.main([str(tmp_path / "few.txt")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_one_command_calibrates_new_weights(tiny, tmp_path, capsys):
+    """From plain texts to a calibration that the audit takes, and not before."""
+    home = shutil.copytree(tiny, tmp_path / "inverter")
+    shutil.copy(unembed.SHIPPED / calibration.FILE, home)
+    assert Calibration.fitting(home, DecodeConfig())[0] is None
+    command = [str(sentences(25_000, tmp_path)), "--inverter", str(home), "-n", "200"]
+    assert calibrate.main([*command, "--results", str(tmp_path)]) == 0
+    found, why = Calibration.fitting(home, DecodeConfig())
+    assert why is None
+    assert (found.n, found.split, found.alone.checked) == (200, "validation", 100)
+    shown = capsys.readouterr().out
+    assert f"coverage {found.with_encoder.coverage:.3f}" in shown
+    assert json.loads((tmp_path / "calibration.json").read_text())["weights"] == found.weights
+    assert set(json.loads((tmp_path / "topics.json").read_text())["own"]) == set(topics.TOPICS)
 
 
 def test_the_published_measurement_is_of_the_shipped_calibration(shipped):

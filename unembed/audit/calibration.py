@@ -27,6 +27,9 @@ RIDGE = 1.0
 FOLDS = 10
 GROUPS = 8  # points of the calibration curve
 MIN_SPREAD = 0.02
+FREE = ("seed", "precision")
+"""Settings of decoding that make no difference to the estimates."""
+UNKNOWN = "(no such setting)"
 MIN_ROWS = 160  # of 80 residuals, 2 lie outside a 95 % interval
 
 
@@ -106,7 +109,7 @@ class Calibration:
         path = Path(folder) / FILE
         if not path.is_file():
             return None
-        again = f"make it anew: python tools/calibrate.py {folder} DATASET -o {path}"
+        again = f"make it anew: python tools/calibrate.py TEXTS --inverter {folder}"
         try:
             found = build(cls, json.loads(path.read_text("utf-8")), str(path), CheckpointError)
         except ValueError as error:
@@ -125,13 +128,30 @@ class Calibration:
         text = json.dumps(rounded(asdict(self)), indent=1, allow_nan=False) + "\n"
         write_whole(Path(path), lambda part: part.write_text(text, "utf-8"))
 
+    @classmethod
+    def fitting(cls, folder: Path | str | None, config: DecodeConfig) -> tuple[Calibration | None, str | None]:
+        """The calibration of an inverter folder for these settings; or None, and why there is none.
+
+        An audit goes on without: whatever is wrong with a calibration, the recovered texts are right.
+        """
+        try:
+            found = None if folder is None else cls.load(folder)
+            if found is None:
+                return None, f"this inverter has no {FILE} (tools/calibrate.py makes one)"
+            found.check(config)
+        except (CheckpointError, ConfigError) as error:
+            return None, str(error)
+        return found, None
+
     def check(self, config: DecodeConfig) -> None:
-        """Refuse settings of decoding that it was not made for; the seed and the precision do not matter."""
-        asked = dataclasses.asdict(config)
-        free = ("seed", "precision")
-        differ = [name for name, value in self.decode.items() if name not in free and asked.get(name) != value]
+        """Refuse settings of decoding that it was not made for; the seed and the precision do not matter.
+
+        A setting that is younger than the calibration counts as having been at its default, which changes nothing.
+        """
+        asked, made = dataclasses.asdict(config), {**dataclasses.asdict(DecodeConfig()), **self.decode}
+        differ = [name for name in made if name not in FREE and asked.get(name, UNKNOWN) != made[name]]
         if differ:
-            told = ", ".join(f"{name} {asked.get(name)!r} instead of {self.decode[name]!r}" for name in differ)
+            told = ", ".join(f"{name} {asked.get(name, UNKNOWN)} instead of {made[name]}" for name in differ)
             raise ConfigError(f"the estimates were calibrated for other settings ({told}): calibrate anew, or without")
 
     def fit_for(self, encoder: bool) -> Fit:

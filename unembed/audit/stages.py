@@ -49,6 +49,8 @@ class Stages:
         """As the inverter reads them; None if it cannot."""
         self.encoder: Encoder | None = None
         self.calibration: Calibration | None = None
+        self.uncalibrated: str | None = None
+        """Why there is no calibration, where there should be one."""
         self.topics: TopicModel | None = None
         self._found: dict[int, Recovered] = {}  # of this run; the log has them with personal data covered
 
@@ -62,8 +64,8 @@ class Stages:
         began = time.perf_counter()
         identity = identify(self.sample, told=told, inverter=self.inverter, seed=self.seed)
         why_not, notes = self._prepare(identity, named)
-        if why_not is None and self.home is not None:
-            self.calibration = leak.Calibration.load(self.home)
+        if why_not is None:
+            self.calibration, self.uncalibrated = leak.Calibration.fitting(self.home, self.decoding)
         if self.encoder is not None:
             self.topics = TopicModel.build(self.encoder)
         if self.log.stage("method") is None:
@@ -102,6 +104,7 @@ class Stages:
             "max_tokens": self.inverter.max_tokens,
             "decode": dataclasses.asdict(self.decoding),
             "asked": "0 times to recover; afterwards once a text, for the cosine" if self.encoder else "never",
+            "uncalibrated": self.uncalibrated,
             "calibration": None if fit is None else {key: dataclasses.asdict(fit)[key] for key in kept},
         }
 

@@ -7,7 +7,7 @@ from typing import Any
 Summary = dict[str, Any]
 UNREAD = "Nothing was recovered, because nothing here could read these vectors."
 UNMEASURED = "Texts came back, but how much of them is right could not be measured."
-UNCALIBRATED = "no text is stored beside the vectors, and this inverter comes without a calibration to estimate from"
+UNMEASURABLE = "no text is stored beside the vectors, and there is no calibration to estimate from"
 WRONG = "the same texts against what came back of other rows"
 
 
@@ -15,7 +15,7 @@ def verdict(summary: Summary) -> dict[str, Any]:
     """The one sentence (whole, and in parts: before, number, interval, after), its number, and what chance gives."""
     recovery, number = summary["recovery"], summary["recovery"]["token_f1"]
     if number is None:
-        sentence, why = (UNMEASURED, UNCALIBRATED) if recovery["recovered"] else (UNREAD, summary["method"]["why_not"])
+        sentence, why = (UNMEASURED, UNMEASURABLE) if recovery["recovered"] else (UNREAD, summary["method"]["why_not"])
         second = _sentence(why) + " That is no proof that the vectors are safe."
         return {"parts": [sentence], "sentence": sentence, "second": second, "token_f1": None, "chance": None}
     before = "From a vector alone, an estimated" if recovery["kind"] == "estimated" else "From a vector alone,"
@@ -53,6 +53,8 @@ def limits(summary: Summary) -> list[str]:
         )
     if recovery["kind"] == "estimated":
         found.append(_estimate(method))
+    if why := uncalibrated(summary):
+        found.append(why)
     if summary["personal"]["kinds"] or store["with_text"]:
         found.append(
             "Personal data is found by patterns and word lists. Some is missed and some is none; what is covered up in "
@@ -65,6 +67,12 @@ def limits(summary: Summary) -> list[str]:
             "Topics are guesses from example sentences in English; they take one text in twenty to be on a topic."
         )
     return found
+
+
+def uncalibrated(summary: Summary) -> str | None:
+    """That nothing was estimated, and why; None where there was a calibration, or nothing to estimate."""
+    why = summary["method"].get("uncalibrated")  # logs of earlier versions do not say
+    return f"Token F1 was not estimated: {why}." if why else None
 
 
 def next_steps(summary: Summary) -> list[str]:

@@ -99,8 +99,12 @@ def judge(summary: dict[str, Any], fail_above: float | None) -> int:
 
 def show(summary: dict[str, Any], report: Path, *, json: bool) -> None:
     """The few lines that matter, and where the rest is; or everything as JSON."""
+    from unembed.audit.wording import uncalibrated
+
     if summary["reveal"]:
         console.warn([f"{report.parent} holds personal data as it is: keep it as safe as the store"])
+    if why := uncalibrated(summary):
+        console.warn([why])
     if json:
         console.print_json(summary)
         return

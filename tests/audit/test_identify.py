@@ -246,6 +246,29 @@ def test_at_last_a_round_trip_tells(vectors, texts, encoder, inverter):
     assert f"{inverter.artifact.info['data']['train texts']:,} pairs" in (found.advice or "")
 
 
+@pytest.fixture(scope="module")
+def relative(texts):
+    """Vectors of MiniLM's first three layers: the axes are the same, and what they mean is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unembed.data.encoders.minilm.LAYERS", 3)
+        return unembed.encoder("minilm").encode(texts)
+
+
+@pytest.mark.parametrize("name", ["int8 by range", "bits 0 1"])
+def test_a_relative_that_shares_the_axes_is_told_by_the_round_trip(name, relative, vectors, encoder, inverter, tiny):
+    store, here = FORMS[name][0], {"encoder": lambda _: encoder}
+    assert identify(sample(store(relative)), **here).encoder == "minilm", "the fingerprint alone cannot tell"
+    found = identify(sample(store(relative)), inverter=inverter, **here)
+    assert (found.encoder, found.sure) == (None, "unknown")
+    assert "another encoder that shares its axes" in " ".join(found.why)
+    own = identify(sample(store(vectors)), inverter=inverter, **here)
+    assert (own.encoder, own.sure, own.how) == ("minilm", "likely", "fingerprint")
+    assert "come back with cosine" in " ".join(own.why)
+    # One that brings nothing back cannot tell.
+    untrained = identify(sample(store(vectors)), inverter=unembed.load(tiny), **here)
+    assert (untrained.encoder, untrained.sure) == ("minilm", "likely")
+
+
 def test_stored_texts_are_not_sent_to_a_service_unasked(vectors, texts, encoder, inverter):
     asked = []
 

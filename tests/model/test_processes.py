@@ -1,0 +1,73 @@
+"""Training in processes: killed and resumed to the bit, and two of them with the loss of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.model.run_training import run
+from tests.model.test_trainer import losses
+from tests.processes import Process
+from unembed.data.dataset import Dataset
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(data: Dataset, out: Path, *settings: str) -> Process:
+    return Process(run, str(data.folder), str(out), *settings)
+
+
+def finish(process: Process) -> None:
+    done = process.wait()
+    assert done.returncode == 0, done.stderr
+
+
+def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+    settings = ("train.steps=24", "train.save_every=4", "train.validate_every=8", "model.dropout=0.1")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start(data, whole, *settings))
+    kills = 0
+    for wanted in (2, 3, 10, 17):  # steps at which to kill: in the first phase, and twice in the second
+        process = start(data, broken, *settings)
+        metrics = broken / "training" / "metrics.jsonl"
+        while process.poll() is None:
+            lines = metrics.read_text().count("\n") if metrics.exists() else 0
+            if lines >= wanted + 5 * (wanted > 5):
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.01)
+        process.wait()
+    assert kills >= 3
+    finish(start(data, broken, *settings))
+    one, two = (load_file(path / "training" / "last.safetensors") for path in (whole, broken))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
+    assert losses(whole) == losses(broken)
+
+
+def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> None:
+    """With an odd number of texts, and stopping early at the same step: a net that cannot learn gets no better."""
+    settings = (
+        "train.steps=40", "train.bag_steps=3", "train.batch_texts=33", "train.validate_every=2", "train.patience=2",
+        "train.lr=0", "train.muon_lr=0",
+    )  # fmt: skip
+    one, two = tmp_path / "one", tmp_path / "two"
+    finish(start(data, one, *settings))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [*torchrun, run.__module__, str(data.folder), str(two), *settings]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=ROOT, timeout=240)
+    alone, together = losses(one), losses(two)
+    assert alone.keys() == together.keys()
+    assert max(step for _, step in alone) < 40
+    for key, loss in alone.items():
+        assert together[key] == pytest.approx(loss, rel=2e-4), key

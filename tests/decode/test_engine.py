@@ -8,7 +8,8 @@ import torch
 
 from tests.decode.conftest import MASK, MAX_TOKENS, make_net, make_vectors, result_of
 from unembed.decode import DecodeConfig, engine
-from unembed.decode.predict import Ask, Sampling, answer, pad_rows
+from unembed.decode.head import pad_rows
+from unembed.decode.predict import Ask, Sampling, answer
 from unembed.decode.score import pseudo_log_likelihood
 from unembed.decode.texts import Texts, key_of
 from unembed.errors import ConfigError

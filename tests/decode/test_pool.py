@@ -263,7 +263,7 @@ def test_a_temperature_that_no_float_survives_is_refused(temperature):
 
 def test_a_draw_from_no_distribution_is_still_a_token():
     """NaN compares with nothing: the search would run past the end of the vocabulary."""
-    from unembed.decode.predict import _at_quantile
+    from unembed.decode.head import _at_quantile
 
     assert _at_quantile(torch.full((2, 7), torch.nan), torch.tensor([0.0, 0.9]).double()).tolist() == [6, 6]
 

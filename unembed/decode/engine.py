@@ -64,7 +64,8 @@ def single(net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig) -> 
 def inference(net: Denoiser, precision: Precision) -> Iterator[None]:
     """No gradients, no dropout, and bf16 where it is asked for and fast."""
     training = net.training
-    net.eval()
+    if training:  # walks through all modules: not for nothing, many times a second
+        net.eval()
     try:
         # Texts are on the CPU whatever the caller's default device is.
         texts = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")

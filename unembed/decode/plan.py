@@ -12,7 +12,8 @@ from torch import Tensor
 
 from unembed.decode import strategies
 from unembed.decode.config import DecodeConfig
-from unembed.decode.predict import Answer, Ask, Sampling, pad_rows
+from unembed.decode.head import pad_rows
+from unembed.decode.predict import Answer, Ask, Sampling
 from unembed.decode.score import score
 from unembed.decode.strategies.base import State
 from unembed.decode.texts import Texts, key_of

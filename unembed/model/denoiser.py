@@ -142,9 +142,10 @@ class Denoiser(nn.Module):
         hidden: Tensor = self.bag(c)
         return hidden + self.bag_shortcut(c) if self.config.shortcuts else hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary, through the tied embeddings (eq. 3)."""
-        return F.linear(hidden, self.embed.weight, self.bias.masked_fill(self.forbidden, -torch.inf))
+    def logits(self, hidden: Tensor, words: slice = slice(None)) -> Tensor:
+        """Scores over the vocabulary or a part of it, through the tied embeddings (eq. 3)."""
+        bias = self.bias[words].masked_fill(self.forbidden[words], -torch.inf)
+        return F.linear(hidden, self.embed.weight[words], bias)
 
     def _frame(self, x: Tensor, c: Tensor, valid: Tensor | None, length: int) -> Tensor:
         """Put the prefix tokens in front: they carry the vector, and by their position the ends of the text."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unembed.decode.predict import LOGIT_ROWS, pad_rows
+from unembed.decode.head import PLACES, pad_rows
 
 if TYPE_CHECKING:
     from unembed.decode.feedback.whitebox import Slopes
@@ -61,8 +61,8 @@ class Filler:
         u = torch.stack([batch[row].u[number, place] for row, place in at.tolist()])
         temperature = torch.tensor([batch[row].temperature for row in rows])
         found = []
-        for first in range(0, len(rows), LOGIT_ROWS):
-            part = slice(first, first + LOGIT_ROWS)
+        for first in range(0, len(rows), PLACES):
+            part = slice(first, first + PLACES)
             logits = self._logits(hidden[part], tokens[at[part, 0]])
             if push is not None and self._slopes is not None:
                 logits += push[part] @ self._slopes.words.T
@@ -111,7 +111,7 @@ class Filler:
         if guided:
             soft = self._slopes.words[tokens]  # (n, L, d)
             wanted = torch.isin(at[:, 0], torch.tensor(guided)).nonzero()[:, 0]
-            for some in torch.split(wanted, LOGIT_ROWS):
+            for some in torch.split(wanted, PLACES):
                 p = self._logits(hidden[some], tokens[at[some, 0]]).softmax(1)
                 soft[at[some, 0], at[some, 1]] = p @ self._slopes.words
             texts = [soft[row, : len(batch[row].tokens)] for row in guided]

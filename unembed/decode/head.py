@@ -1,0 +1,170 @@
+"""The vocabulary: from hidden states to chosen tokens and their probabilities.
+
+It is read some thousand words at a time. What the product has written is then still in the cache when the maximum and
+the sum over it are taken, and the whole distribution exists only for the places that draw from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from unembed.model.denoiser import Denoiser
+
+# Measured with MKL: from 12 rows on, and at 4 and 8, a row's result does not depend on how many others there are.
+ROWS = 4
+# Words and places read together: 3 MB of logits. On a GPU, whose memory is its cache, all words at once.
+WORDS = 3072
+PLACES = 256
+LOWEST = -1e30  # instead of the -inf of a part in which every word is forbidden: -inf - -inf is nan
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wanted at each of m places, all (m,)."""
+
+    guidance: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    penalty: Tensor  # taken from the logit of a word for each time that it stands in the text
+    entropy: Tensor  # bool
+    given: Tensor  # judge this token instead of choosing one; -1: choose
+    u: Tensor  # random numbers that decide the draws, on the CPU
+
+    def part(self, places: slice) -> Wishes:
+        """Of some of the places."""
+        return Wishes(*(getattr(self, field.name)[places] for field in fields(self)))
+
+
+def read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The token at every place, its log-probability and the entropy (zero unless wanted), all (m,).
+
+    `hidden` (m, width); `free` the same without the vector, for those under guidance only; `around` (m, L) the text
+    that each place stands in.
+    """
+    found, seen = [], 0
+    for first in range(0, len(hidden), PLACES):
+        places = slice(first, first + PLACES)
+        part = wishes.part(places)
+        guided = int((part.guidance != 1).sum())
+        found.append(_read(net, hidden[places], free[seen : seen + guided], part, around[places]))
+        seen += guided
+    tokens, log_p, entropy = (torch.cat(column) for column in zip(*found, strict=True))
+    return tokens, log_p, entropy
+
+
+def pad_rows(x: Tensor) -> Tensor:
+    """Repeat the last row until the number of rows is a multiple of ROWS."""
+    return repeat_last(x, len(x) + -len(x) % ROWS)
+
+
+def repeat_last(x: Tensor, rows: int) -> Tensor:
+    """Repeat the last row until there are so many."""
+    missing = rows - len(x)
+    return torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if missing > 0 else x
+
+
+def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    vocabulary = net.config.vocab_size
+    size = WORDS if hidden.is_cpu else vocabulary
+    m, hidden, free = len(hidden), pad_rows(hidden), pad_rows(free) if len(free) else free
+    guided = (wishes.guidance != 1).nonzero()[:, 0]
+    penalty = _Penalty(around, wishes.penalty, net.config.mask_id, vocabulary, size)
+    judging = bool((wishes.given >= 0).any())
+    drawing = wishes.temperature > 0
+    whole = (drawing | wishes.entropy).nonzero()[:, 0]  # places that need the whole distribution
+    table = hidden.new_empty(len(whole), vocabulary, dtype=torch.float32)
+    tokens, value = torch.zeros_like(wishes.given), torch.full_like(wishes.penalty, -torch.inf)
+    judged = value.clone()
+    tops, sums = [], []
+    for k, first in enumerate(range(0, vocabulary, size)):
+        words = slice(first, min(first + size, vocabulary))
+        logits = net.logits(hidden, words)[:m].float()
+        if len(free):
+            _guide(logits, net.logits(free, words)[: len(guided)].float(), wishes.guidance, guided)
+        penalty.apply(logits, k)
+        if len(whole):
+            table[:, words] = logits[whole]
+        if judging:
+            here = (wishes.given // size == k).nonzero()[:, 0]
+            judged[here] = logits[here, wishes.given[here] - first]
+        top = logits.amax(1)
+        better = (top > value).nonzero()[:, 0]  # the index is sought only there: that is six times slower than amax
+        tokens[better] = logits[better].argmax(1) + first
+        value = torch.maximum(value, top)
+        top = top.clamp(min=LOWEST)
+        tops.append(top)
+        sums.append(logits.sub_(top[:, None]).exp_().sum(1))
+    shares = torch.stack(sums) * (torch.stack(tops) - value).exp()
+    log_z = shares.sum(0).log() + value
+    entropy = torch.zeros_like(value)
+    if len(whole):
+        drawn = _draw(table, tokens[whole], wishes.temperature[whole], wishes.top_p[whole], wishes.u[whole.cpu()])
+        tokens[whole], value[whole] = drawn, table.gather(1, drawn[:, None])[:, 0]
+        entropy[whole] = _entropy(table, log_z[whole]) * wishes.entropy[whole]
+    tokens = torch.where(wishes.given >= 0, wishes.given, tokens)
+    value = torch.where(wishes.given >= 0, judged, value)
+    return tokens, (value - log_z).clamp(max=0.0), entropy
+
+
+class _Penalty:
+    """Takes something from the logit of every word for each time that it stands in the text already."""
+
+    def __init__(self, around: Tensor, penalty: Tensor, mask_id: int, vocabulary: int, size: int) -> None:
+        row, place = ((around != mask_id) & (penalty != 0)[:, None]).nonzero().unbind(1)
+        words, order = around[row, place].sort()
+        self._row, self._column = row[order], words % size
+        self._loss = -penalty[self._row]
+        edges = torch.arange(0, vocabulary + size, size, device=words.device)
+        self._edges: list[int] = torch.searchsorted(words, edges).tolist()
+
+    def apply(self, logits: Tensor, k: int) -> None:
+        """To the k-th part of the vocabulary, in place."""
+        these = slice(self._edges[k], self._edges[k + 1])
+        if these.start < these.stop:
+            logits.index_put_((self._row[these], self._column[these]), self._loss[these], accumulate=True)
+
+
+def _guide(logits: Tensor, without: Tensor, scale: Tensor, guided: Tensor) -> None:
+    """Classifier-free guidance, in place: without + scale * (with - without) in the rows `guided`."""
+    logits[guided] = torch.where(
+        without.isneginf(),  # forbidden in both; -inf - -inf is nan
+        without,
+        without + scale[guided, None] * (logits[guided] - without),
+    )
+
+
+def _draw(logits: Tensor, chosen: Tensor, temperature: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+    """The most probable token, `chosen`, or the one that the random number falls on, (m, vocab) and (m,) -> (m,)."""
+    for rows, narrow in (((temperature > 0) & (top_p == 1), False), ((temperature > 0) & (top_p < 1), True)):
+        if rows.any():
+            p = (logits[rows] / temperature[rows, None]).softmax(1)
+            drawn = u[rows.to(u.device)]
+            chosen[rows] = _in_nucleus(p, top_p[rows], drawn) if narrow else _at_quantile(p, drawn)
+    return chosen
+
+
+def _in_nucleus(p: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+    """Draw from the most probable tokens that hold the share `top_p`, (m, V), (m,), (m,) -> (m,)."""
+    p, order = p.sort(dim=1, descending=True, stable=True)
+    p = p.masked_fill(p.cumsum(1) - p >= top_p[:, None], 0.0)  # the first token always stays
+    return order.gather(1, _at_quantile(p, u)[:, None])[:, 0]
+
+
+def _at_quantile(p: Tensor, u: Tensor) -> Tensor:
+    """The first index where the cumulated probability exceeds u; never one of probability 0, (m, V), (m,) -> (m,)."""
+    device = p.device
+    cumulated = (p.cpu() if device.type == "mps" else p).double().cumsum(1)  # Apple GPUs have no float64
+    reached = u[:, None].to(cumulated.device).clamp(max=1 - 1e-9) * cumulated[:, -1:]
+    found = torch.searchsorted(cumulated, reached, right=True)[:, 0]
+    return found.clamp(max=p.shape[1] - 1).to(device)  # past the end only where p is NaN
+
+
+def _entropy(logits: Tensor, log_z: Tensor) -> Tensor:
+    """Entropy in nats; forbidden tokens (-inf) count nothing, (m, V), (m,) -> (m,)."""
+    log_p = logits - log_z[:, None]
+    return -(log_p.exp() * log_p.clamp(min=-1e4)).sum(1).clamp(max=0)

@@ -21,8 +21,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import processes
+from tests.data.conftest import contents
+from tests.data.encoder_models import static_model
 from unembed.cli import COMMANDS, live, main, make_app
 from unembed.cli.invert import kind_of
+from unembed.data.shards import MANIFEST, shard_name, tokens_folder, vectors_folder
 from unembed.errors import UnembedError
 
 ROOT = Path(__file__).parents[1]
@@ -367,54 +371,58 @@ def test_evaluate(inverter, dataset, tmp_path, capsys):
 # --- Ctrl-C -------------------------------------------------------------------------------------------------------
 
 
-def test_interrupted_inversion_goes_on(inverter, tmp_path):
-    rows = np.random.default_rng(1).normal(size=(6_000, 384)).astype(np.float32)
-    np.save(tmp_path / "many.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
-    out = tmp_path / "out.jsonl"
-    fast = ("--steps", "1", "--lengths", "1")
-    arguments = command("invert", tmp_path / "many.npy", "-o", out, "--inverter", inverter, *fast)
-    process = start(arguments)
-    wait_for(tmp_path / "out.jsonl.part.json", process)
+def stop(arguments: list[object], begun: Path) -> str:
+    """Interrupt a command as soon as a file is there; returns the one line that it says then."""
+    process = processes.unembed(*arguments)
+    for _ in range(30_000):
+        if begun.exists():
+            break
+        assert process.poll() is None, process.wait()
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    shown, said = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert shown == ""
-    assert said.count("\n") == 1
-    assert "same command again" in said
+    done = process.wait()
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("unembed: stopped. ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_interrupted_inversion_goes_on(inverter, tmp_path):
+    count = 2_500
+    rows = np.random.default_rng(1).normal(size=(count, 384)).astype(np.float32)
+    np.save(tmp_path / "many.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part.json"
+    fast = ["--steps", "1", "--lengths", "1"]
+    arguments = ["invert", tmp_path / "many.npy", "-o", out, "--inverter", inverter, *fast]
+    assert "same command again" in stop(arguments, part)
     assert not out.exists()
-    kept = json.loads((tmp_path / "out.jsonl.part.json").read_text())
-    assert subprocess.run(arguments, capture_output=True, cwd=ROOT).returncode == 0
+    kept = json.loads(part.read_text())
+    assert processes.unembed(*arguments).wait().returncode == 0
     lines = out.read_text().splitlines()
-    assert len(lines) == 6_000
-    assert [json.loads(line)["row"] for line in (lines[0], lines[-1])] == [0, 5_999]
-    assert 0 < kept["rows"] < 6_000
+    assert len(lines) == count
+    assert [json.loads(line)["row"] for line in (lines[0], lines[-1])] == [0, count - 1]
+    assert 0 < kept["rows"] < count
 
 
 def test_interrupted_training_is_saved(dataset, tmp_path):
     run = tmp_path / "run"
-    arguments = command("train", dataset, "-o", run, "--preset", "tiny", "--steps", "100000")
-    process = start(arguments)
-    wait_for(run / "training" / "metrics.jsonl", process)
-    process.send_signal(signal.SIGINT)
-    shown, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert shown == ""
-    assert "--resume" in said
+    arguments = ["train", dataset, "-o", run, "--preset", "tiny", "--steps", "100000"]
+    assert "--resume" in stop(arguments, run / "training" / "metrics.jsonl")
     assert (run / "training" / "last.safetensors").is_file()
 
 
-def start(arguments: list[str]) -> subprocess.Popen:
-    """Start a command as a shell in the foreground would; background jobs of a script are born deaf to Ctrl-C."""
-    return subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-
-
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    for _ in range(3000):
-        if path.exists():
-            return
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.1)
-    raise AssertionError(f"{path} did not appear")
+def test_interrupted_encoding_goes_on(tmp_path):
+    """In both stages; the files are those of a run that nobody stopped."""
+    lines = [f"Parcel {row} goes to house {row * 7} in street {row % 89}." for row in range(6_000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    data, whole = tmp_path / "data", tmp_path / "whole"
+    tokens = ["encode", tmp_path / "a.txt", "--stage", "tokens", "-o"]
+    encoder = f"model2vec:{static_model(tmp_path / 'static')}"
+    vectors = ["encode", "--stage", "vectors", "--encoder", encoder, "-o"]
+    for stage, place in ((tokens, tokens_folder(data)), (vectors, vectors_folder(data, encoder))):
+        assert "same command again" in stop([*stage, data], place / MANIFEST)
+        assert not (place / shard_name(0)).exists()
+        for folder in (data, whole):
+            assert main([*map(str, stage), str(folder)]) == 0
+    assert contents(data) == contents(whole)

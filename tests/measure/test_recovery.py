@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 
 from tests.measure.doubles import LookupInverter, WordCounts, make_examples
 from tests.measure.real import make_dataset, make_inverter
+from tests.processes import Process, unembed
 from unembed.decode import DecodeConfig, Inversion
 from unembed.errors import DataError
 from unembed.measure import results as disk
@@ -26,7 +25,6 @@ from unembed.measure.evaluate import evaluate
 from unembed.measure.recovery import Keeper, count_passes, net_sha256
 from unembed.measure.results import Results
 
-ROOT = Path(__file__).parents[2]
 MADE_OF = {"weights": "w", "n": 40}
 
 
@@ -103,17 +101,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "inverter", make_dataset(folder)
 
 
-def command(folders: tuple[Path, Path], out: Path, *more: str) -> list[str]:
-    arguments = ["evaluate", *map(str, folders), "-o", str(out), "--split", "held-out", "-n", "1100", "--no-cosine"]
+def start(folders: tuple[Path, Path], out: Path, *more: str) -> Process:
+    arguments = ["evaluate", *folders, "-o", out, "--split", "held-out", "-n", "1100", "--no-cosine"]
     fast = ["--steps", "2", "--lengths", "1", "--resamples", "20", "--strategies", "confidence,sequential"]
-    return [sys.executable, "-m", "unembed", *arguments, *fast, *more]
+    return unembed(*arguments, *fast, *more)
 
 
 @pytest.fixture(scope="module")
 def whole(folders: tuple[Path, Path]) -> Results:
     """What one unbroken run says."""
-    run = command(folders, folders[0].parent / "whole.json", "--json")
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
+    done = start(folders, folders[0].parent / "whole.json", "--json").wait()
     return disk.from_dict(json.loads(done.stdout))
 
 
@@ -122,25 +119,23 @@ def test_a_stopped_process_loses_nothing(
     stop: signal.Signals, folders: tuple[Path, Path], whole: Results, tmp_path: Path
 ) -> None:
     out, part = tmp_path / "r.json", tmp_path / "r.json.part"
-    process = subprocess.Popen(
-        command(folders, out), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(folders, out)
     began = time.monotonic()
     while not (part.exists() and "confidence" in part.read_text()):
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.wait()
         assert time.monotonic() - began < 120
         time.sleep(0.01)
     process.send_signal(stop)
-    shown, said = process.communicate(timeout=60)
+    done = process.wait()
     assert not out.exists()
     if stop == signal.SIGINT:
-        assert process.returncode == 130
-        assert (shown, said) == (
+        assert done.returncode == 130
+        assert (done.stdout, done.stderr) == (
             "", "unembed: stopped. What was recovered and scored is kept: run the same command again to go on.\n",
         )  # fmt: skip
     kept = json.loads(part.read_text())["systems"]["confidence"]
     assert kept["texts"]
-    done = subprocess.run(command(folders, out), cwd=ROOT, capture_output=True, text=True)
+    done = start(folders, out).wait()
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["r.json"]
     results = disk.load(out)

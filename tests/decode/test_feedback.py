@@ -383,11 +383,14 @@ def test_the_command_line_prints_results_as_they_are_done_and_keeps_them_when_in
 
 def test_what_an_api_will_be_sent_is_said_before(capsys):
     api = Small()
-    cli.announce(api, 320, 10)
+    cli.announce(api, 320, 10, 32)
     assert not capsys.readouterr().err  # a local encoder costs nothing
     api.name = "openai:small"
-    cli.announce(api, 320, 10)
-    cli.announce(api, 320, None)
+    cli.announce(api, 320, 10, 32)
+    cli.announce(api, 320, None, 32, price=0.13)
     told = capsys.readouterr().err.splitlines()
     assert "3,200" in told[0]
-    assert "320 for each vector" in told[1]
+    assert "102,400" in told[1]
+    assert "--price" in told[1]
+    assert "320 for each vector" in told[2]
+    assert "0.0013 at 0.13 a million" in told[3]  # 10,240 tokens

@@ -46,6 +46,7 @@ def invert(
     budget: Annotated[int | None, Parameter(show_default=False)] = None,
     gradients: Literal["auto", "off", "swaps", "guidance", "all"] = "auto",
     encoder: Annotated[str | None, Parameter(show_default=False)] = None,
+    price: Annotated[float | None, Parameter(show_default=False)] = None,
     decoding: Annotated[DecodeConfig, Parameter(name="*", group="Decoding")] = DecodeConfig(),  # noqa: B008 (frozen)
 ) -> None:
     """Recover the text behind a vector, or make the round trip from a text of yours.
@@ -78,6 +79,7 @@ def invert(
         budget: With --feedback: the most texts, backward passes included, to ask about for one vector (320).
         gradients: With --feedback: what a local encoder's gradients are used for; off treats it as a black box.
         encoder: With --feedback: the encoder that made the vectors, if it is not the one the inverter names.
+        price: With --feedback and an encoder behind an API: what a million tokens cost, to be told the bill's limit.
         decoding: How to decode.
     """
     kind = kind_of(source, text=text, vectors=vectors)
@@ -88,16 +90,17 @@ def invert(
     settings = None
     if feedback:
         settings = FeedbackConfig(budget=320 if budget is None else budget, gradients=gradients, seed=decoding.seed)
-    elif budget is not None or encoder is not None or gradients != "auto":
-        raise ConfigError("--budget, --gradients and --encoder are for encoder feedback: add --feedback")
+    elif budget is not None or encoder is not None or price is not None or gradients != "auto":
+        raise ConfigError("--budget, --gradients, --encoder and --price are for encoder feedback: add --feedback")
     if kind == "text":
-        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json, settings, encoder)
+        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json, settings, encoder, price)
         return
     place = "-" if source == STDIN else source
     opened = open_inverter(inverter, device)
     asked = None if settings is None else search.open_encoder(opened, encoder)
     if asked is not None and settings is not None:
-        search.announce(asked, settings.budget, opened.reader(place, column=column).total if place != "-" else None)
+        count = opened.reader(place, column=column).total if place != "-" else None
+        search.announce(asked, settings.budget, count, opened.max_tokens, price)
     if output is None:
         if asked is not None and settings is not None:
             search.every(opened, asked, place, column, decoding, settings, batch_size, json)
@@ -158,7 +161,13 @@ def _read_text(source: str) -> str:
 
 
 def _round_trip(
-    text: str, inverter: Inverter, config: DecodeConfig, json: bool, settings: FeedbackConfig | None, spec: str | None
+    text: str,
+    inverter: Inverter,
+    config: DecodeConfig,
+    json: bool,
+    settings: FeedbackConfig | None,
+    spec: str | None,
+    price: float | None,
 ) -> None:
     """Embed a text, forget it, recover it, and show both."""
     try:
@@ -173,7 +182,7 @@ def _round_trip(
     if settings is None:
         found = inverter.invert(vector, config)[0]
     else:
-        search.announce(encoder, settings.budget, 1)
+        search.announce(encoder, settings.budget, 1, inverter.max_tokens, price)
         found, stopped = search.one(inverter, encoder, vector, config, settings)
     milliseconds = 1000 * (time.perf_counter() - began)
     # Only for the report: decoding is over.

@@ -28,11 +28,25 @@ def open_encoder(inverter: Inverter, spec: str | None = None) -> Encoder:
     return encoder
 
 
-def announce(encoder: Encoder, budget: int, vectors: int | None) -> None:
-    """Say before it starts what an encoder behind an API will be sent at the most: it costs money."""
-    if encoder.name.startswith("openai:"):
-        most = f"{budget:,} for each vector" if vectors is None else f"{budget * vectors:,}, {budget:,} for each vector"
-        console.warn([f"texts that {encoder.name} will be asked to embed, at the most: {most}"])
+def announce(encoder: Encoder, budget: int, vectors: int | None, longest: int, price: float | None = None) -> None:
+    """Say before it starts what an encoder behind an API will be sent, and what that costs, at the most.
+
+    `longest` is the length of the longest text in tokens of the inverter; `price` is that of a million tokens.
+    """
+    if not encoder.name.startswith("openai:"):
+        return
+    texts = f"{budget:,} for each vector" if vectors is None else f"{budget * vectors:,}, {budget:,} for each vector"
+    tokens = budget * (vectors or 1) * longest
+    each = " for each vector" if vectors is None else ""
+    cost = (
+        "give --price to see what they cost" if price is None else f"{price * tokens / 1e6:,.4f} at {price:g} a million"
+    )
+    console.warn(
+        [
+            f"texts that {encoder.name} will be asked to embed, at the most: {texts}",
+            f"tokens in them, at the most{each}: about {tokens:,} ({cost})",
+        ]
+    )
 
 
 def one(

@@ -164,6 +164,8 @@ def test_version(capsys):
         (["invert", "x", "--text", "--vectors"], "exclude"),
         (["invert", "some text", "-o", "out.jsonl"], "-o is for a file"),
         (["invert", "some text", "--steps", "0"], "steps is 0"),
+        (["invert", "some text", "--fast", "--best"], "exclude"),
+        (["invert", "some text", "--price", "0.02"], "add --feedback"),
         (["invert", "some text", "--strategy", "magic"], "sequential"),
         (["invert", "some text", "--device", "gpu"], "auto, cpu, cuda or mps"),
         (["invert", "some text", "--device", "cuda:99"], "use auto or cpu"),
@@ -257,6 +259,17 @@ def test_round_trip_json(inverter, capsys):
     assert shown["encoder_calls"] == 0
     assert shown["decoding"]["steps"] == 3
     assert len(shown["inversion"]["alternatives"]) == 1
+
+
+def test_fast_and_best_are_the_ends_and_settings_of_your_own_go_before_them(inverter, capsys):
+    def decoding(*arguments):
+        assert main(["invert", TEXT, "--inverter", str(inverter), "--json", *arguments]) == 0
+        return json.loads(capsys.readouterr().out)["decoding"]
+
+    passes = [decoding(*end)["steps"] * decoding(*end)["lengths"] for end in (["--fast"], [], ["--best"])]
+    assert passes == sorted(set(passes))
+    assert decoding("--best", "--steps", "3") == {**decoding("--best"), "steps": 3}
+    assert decoding("--fast", "--lengths", "2") == {**decoding("--fast"), "lengths": 2}
 
 
 def test_round_trip_on_a_terminal_shows_the_denoising(inverter):

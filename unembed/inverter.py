@@ -184,7 +184,7 @@ class Inverter:
     def stream(
         self, vector: Source, config: DecodeConfig | None = None, **settings: Unpack[DecodeSettings]
     ) -> Iterator[Step]:
-        """Yield every denoising step of one vector at its likeliest length; the last step holds the `Inversion`.
+        """Yield every denoising step of one vector at its expected length; the last step holds the `Inversion`.
 
         That is what `invert` gives for the same settings with `lengths=1` and `n_best=1`.
         """

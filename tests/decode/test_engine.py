@@ -9,6 +9,7 @@ import torch
 from tests.decode.conftest import MASK, MAX_TOKENS, make_net, make_vectors, result_of
 from unembed.decode import DecodeConfig, engine
 from unembed.decode.head import pad_rows
+from unembed.decode.plan import plan
 from unembed.decode.predict import Ask, Sampling, answer
 from unembed.decode.score import pseudo_log_likelihood
 from unembed.decode.texts import Texts, key_of
@@ -91,13 +92,19 @@ def test_padding_repeats_the_last_row():
     assert len(pad_rows(x[:4])) == 4
 
 
-def test_lengths_are_the_likeliest_and_a_fixed_one_is_kept(net):
+def test_lengths_are_the_median_and_the_likeliest_and_a_fixed_one_is_kept(net):
     vectors = make_vectors(4)
     with torch.inference_mode():
-        log_p = net.eval().length_logits(net.condition(torch.from_numpy(vectors)))
-    likeliest = log_p.argmax(1).tolist()
+        c = net.eval().condition(torch.from_numpy(vectors))
+        p = net.length_logits(c).softmax(1)
+        planned = plan(net, c, DecodeConfig(lengths=3))
+    medians = [next(k for k in range(len(row)) if row[: k + 1].sum() >= 0.5) for row in p]
     one = list(engine.decode(net, vectors, DecodeConfig(lengths=1)))
-    assert [len(candidates[0].tokens) for candidates in one] == likeliest
+    assert [len(candidates[0].tokens) for candidates in one] == medians
+    for row, (median, chances) in enumerate(zip(medians, p, strict=True)):
+        first, *others = [job.length for job in planned if job.row == row]
+        assert first == median
+        assert others == [k for k in chances.argsort(descending=True).tolist() if k != median][:2]
     fixed = engine.decode(net, vectors, DecodeConfig(length=7, n_best=2))
     assert {len(c.tokens) for candidates in fixed for c in candidates} == {7}
     with pytest.raises(ConfigError, match=f"at most {MAX_TOKENS} tokens"):

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from unembed.cli import STDIN, console, search
 from unembed.decode import DecodeConfig
+from unembed.decode import config as presets
 from unembed.decode.feedback import FeedbackConfig
 from unembed.errors import ConfigError, DataError, EncoderError
 
@@ -42,6 +43,8 @@ def invert(
     overwrite: bool = False,
     batch_size: int = 64,
     json: bool = False,
+    fast: Annotated[bool, Parameter(negative="")] = False,
+    best: Annotated[bool, Parameter(negative="")] = False,
     feedback: bool = False,
     budget: Annotated[int | None, Parameter(show_default=False)] = None,
     gradients: Literal["auto", "off", "swaps", "guidance", "all"] = "auto",
@@ -54,6 +57,7 @@ def invert(
     ```
     unembed invert "The parcel will arrive on Tuesday morning."
     unembed invert "The parcel will arrive." --strategy sequential --json
+    unembed invert "The parcel will arrive." --best
     unembed invert "The parcel will arrive on Tuesday morning." --feedback --budget 100
     unembed invert vectors.npy -o recovered.jsonl
     unembed invert store.parquet --column embedding -o recovered.jsonl
@@ -75,6 +79,8 @@ def invert(
         overwrite: Replace the output, instead of refusing or going on.
         batch_size: Texts in one forward pass; of no influence on the result.
         json: Print JSON: one object for a text, one line for each vector of a file.
+        fast: Decode in half the time, a little worse (settings of your own go before it).
+        best: Take the time for the best text that is found without the encoder (settings of your own go before it).
         feedback: Embed the guesses, compare them with the vector and correct them (see docs/feedback.md).
         budget: With --feedback: the most texts, backward passes included, to ask about for one vector (320).
         gradients: With --feedback: what a local encoder's gradients are used for; off treats it as a black box.
@@ -83,6 +89,10 @@ def invert(
         decoding: How to decode.
     """
     kind = kind_of(source, text=text, vectors=vectors)
+    if fast and best:
+        raise ConfigError("--fast and --best exclude each other: leave one out")
+    if fast or best:
+        decoding = presets.based_on(presets.fast() if fast else presets.best(), decoding)
     if output is not None and kind == "text":
         raise ConfigError("-o is for a file of vectors; for one text, send the output where you want it: > file")
     if output is not None and json:

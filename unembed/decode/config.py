@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypedDict
 
 from unembed.decode import strategies
@@ -33,7 +33,7 @@ class DecodeConfig:
     guidance: float = 1.0
     """Classifier-free guidance scale; anything but 1 costs a second forward pass without the vector."""
     lengths: int = 1
-    """How many of the likeliest lengths are decoded; the score chooses among them."""
+    """How many lengths are decoded, the expected one and the likeliest; the score chooses among them."""
     length: int | None = None
     """Decode to this number of tokens instead of a predicted one."""
     n_best: int = 1
@@ -86,6 +86,22 @@ class DecodeConfig:
             _within("remask_threshold", self.remask_threshold, 0, 1)
         _one_of("score", self.score, ("revealed", "pseudo"))
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
+
+
+def fast() -> DecodeConfig:
+    """Half the passes of the default, for a few points of quality (docs/decoding.md has the numbers)."""
+    return DecodeConfig(steps=4)
+
+
+def best() -> DecodeConfig:
+    """The most that this net gives without asking the encoder, whatever it costs (docs/decoding.md has the numbers)."""
+    return DecodeConfig(steps=16)
+
+
+def based_on(base: DecodeConfig, given: DecodeConfig) -> DecodeConfig:
+    """`base` with whatever of `given` is not the default."""
+    plain = asdict(DecodeConfig())
+    return replace(base, **{name: value for name, value in asdict(given).items() if value != plain[name]})
 
 
 class DecodeSettings(TypedDict, total=False):

@@ -43,7 +43,7 @@ def decode(
 def stream(
     net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig
 ) -> Iterator[tuple[State, Candidate | None]]:
-    """Every state of one vector (d,) at its likeliest length; the last comes with its candidate."""
+    """Every state of one vector (d,) at its expected length; the last comes with its candidate."""
     stages = single(net, vector, config)
     while True:
         with inference(net, config.precision):  # left before each yield: the caller's code must not run in this mode
@@ -54,7 +54,7 @@ def stream(
 
 
 def single(net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig) -> Course:
-    """The course of one vector (d,) at its likeliest length."""
+    """The course of one vector (d,) at its expected length."""
     with inference(net, config.precision):
         c = conditions(net, vector[None], config)
         return course(net, vector[None], c, plan(net, c, replace(config, lengths=1, n_best=1)), config)

@@ -69,12 +69,12 @@ def conditions(net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfig
 
 
 def plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[Job]:
-    """The likeliest lengths of every vector; for n-best more of them, and drawn variants of the likeliest."""
+    """The expected length of every vector, then the likeliest ones; for n-best more of them, and drawn variants."""
     log_p = net.length_logits(pad_rows(c))[: len(c)].float().log_softmax(1).cpu()  # (n, max_tokens + 1)
     longest = log_p.shape[1] - 1
     if config.length is None:
         wanted = min(max(config.lengths, config.n_best), longest)  # texts of different lengths surely differ
-        lengths = log_p.argsort(dim=1, descending=True, stable=True)[:, :wanted]
+        lengths = log_p.scatter(1, _median(log_p), torch.inf).argsort(dim=1, descending=True, stable=True)[:, :wanted]
     elif config.length > longest:
         raise ConfigError(f"length is {config.length}, but this inverter writes at most {longest} tokens")
     else:
@@ -88,6 +88,14 @@ def plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[Job]:
             length = likeliest[k % len(likeliest)]
             jobs.append(Job(row, length, float(log_p[row, length]), 1 + k // len(likeliest)))
     return jobs
+
+
+def _median(log_p: Tensor) -> Tensor:
+    """The middle of each distribution over lengths, (n, lengths) -> (n, 1).
+
+    Its mode is too long: long texts were cut to `max_tokens` for training, which piles up there.
+    """
+    return (log_p.exp().cumsum(1) >= 0.5).int().argmax(1, keepdim=True)
 
 
 def course(net: Denoiser, vectors: NDArray[np.float32], c: Tensor, jobs: list[Job], config: DecodeConfig) -> Course:

@@ -35,6 +35,22 @@ TEXTS = [
     "The children walked home from school through the snow.",
     "Add two eggs and a cup of flour, then stir.",
 ]
+# Real texts (the first is shortened): half from books of the kind that the weights were trained on, half from the Zen
+# of Python, this project's licence and the RFCs, which they were not.
+REAL = [
+    "It is a truth universally acknowledged, that a single man of good fortune must be in want of a wife.",
+    "Call me Ishmael.",
+    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do.",
+    "Happy families are all alike; every unhappy family is unhappy in its own way.",
+    "To Sherlock Holmes she is always the woman.",
+    "Marley was dead: to begin with.",
+    "Errors should never pass silently. Unless explicitly silenced.",
+    "If the implementation is hard to explain, it's a bad idea.",
+    "Each Contributor hereby grants to You a perpetual, worldwide, non-exclusive copyright license.",
+    "You may add Your own copyright statement to Your modifications.",
+    "Be conservative in what you do, be liberal in what you accept from others.",
+    "The key words must, must not and should in this document are to be interpreted as described here.",
+]
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import unembed
-from tests.audit.conftest import PLANTED, TEXTS, without_times
-from tests.audit.stores.conftest import Rows, fill, hashes, pg_execute, pg_uri  # noqa: F401 (pg_uri is a fixture)
+from tests.audit.conftest import PLANTED, REAL, TEXTS, without_times
+from tests.audit.stores.conftest import Rows, fill, fill_faiss, hashes, pg_execute, pg_uri  # noqa: F401 (a fixture)
 from unembed.audit.calibration import Calibration
 from unembed.audit.log import NAME
 from unembed.audit.run import REPORT, SUMMARY
+from unembed.audit.stores import open_store
 from unembed.cli import main
 from unembed.data.shards import file_sha256
 
@@ -131,22 +132,49 @@ def test_fail_above_sets_the_exit_code(parquet, tmp_path, capsys, limit, code):
 # --- every store --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def real(encoder):
+    """Real texts, half of them of unseen sources, with planted personal data."""
+    texts = TEXTS[: len(PLANTED)] + REAL
+    return Rows(list(encoder.encode(texts)), texts)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_store_is_audited_and_not_changed(kind, vectors, tiny, tmp_path, capsys, request):
+def test_every_store_is_audited_and_not_changed(kind, real, tiny, tmp_path, capsys, request):
     (tmp_path / "store").mkdir()
-    rows = Rows(list(vectors), TEXTS)
+    rows = real
     place = fill(kind, tmp_path / "store", rows, lambda: request.getfixturevalue("pg_uri"))
     before = hashes(place.path) if place.path else {}
     options = [("--table", place.options.table), ("--column", place.options.column), ("--texts", place.options.texts)]
     given = [str(word) for option, value in options if value is not None for word in (option, value)]
     assert main(["audit", place.spec, *given, "-o", str(tmp_path / "a"), "--inverter", tiny, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["store"]["sampled"] == summary["store"]["with_text"] == len(TEXTS)
+    assert summary["store"]["sampled"] == summary["store"]["with_text"] == len(real.texts)
     assert summary["encoder"]["encoder"] == "minilm"
     assert summary["encoder"]["sure"] == "certain"
     assert {kind: summary["personal"]["kinds"][kind]["stored"] for kind in PLANTED} == dict.fromkeys(PLANTED, 1)
     assert summary["recovery"]["kind"] == "measured"
     assert before == (hashes(place.path) if place.path else {})
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("HNSW16", None), ("IVF2,Flat", None), ("SQ8", 0.999), ("PQ48x2", 0.5)])
+def test_what_quantisation_lost_is_measured_and_said(kind, kept, real, tiny, tmp_path, capsys):
+    place = fill_faiss(kind)(tmp_path, real)
+    command = ["audit", place.spec, "--texts", str(place.options.texts), "--inverter", tiny, "--sample", "12"]
+    assert main([*command, "-o", str(tmp_path / "a"), "--encoder", "minilm", "--json"]) == 0
+    loss = json.loads(capsys.readouterr().out)["store"]["loss"]
+    page = unescape((tmp_path / "a" / REPORT).read_text())
+    assert ("The store keeps quantised vectors" in page) == (kept is not None)
+    if kept is None:
+        assert loss is None
+        return
+    with open_store(place.spec) as store:
+        sample = store.sample(12, 0)
+    true = np.stack([real.vectors[int(name)] for name in sample.ids])
+    cosine = float(((true * sample.vectors).sum(1) / np.linalg.norm(sample.vectors, axis=1)).mean())
+    assert loss["cosine"] == pytest.approx(cosine, abs=0.03)
+    assert kept < loss["cosine"] < 1
+    assert f"cosine {loss['cosine']:.3f} to the originals" in page
 
 
 def test_without_text_it_is_identified_and_estimated(vectors, tmp_path, capsys):

@@ -93,6 +93,19 @@ def test_an_unreadable_store_shows_no_recovery(pages):
     assert "train one from pairs" in page
 
 
+def test_personal_data_that_is_only_made_up():
+    """The recovered texts hold some and the stored ones none: a table, no chart, no crash."""
+    made_up = [
+        {**one, "personal": {"stored": {}, "found": {"NAME": 1}, "right": {}}} if one["kind"] == "vector" else one
+        for one in records()
+    ]
+    page = render(summarise(made_up))
+    assert "None was found in the 60 stored texts." in page
+    assert "<b>Values by kind</b>" not in page
+    row = re.search(r'<th scope="row">NAME.*?</tr>', page, re.DOTALL).group()
+    assert re.findall(r"<td>([^<]*)", row)[:5] == ["0", "60", "0", "–", "0 "]
+
+
 def test_sentences_become_safe_markup():
     assert (
         prose("use --fail-above, not `a<b`") == 'use <code class="option">--fail-above</code>, not <code>a&lt;b</code>'

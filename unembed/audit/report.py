@@ -14,6 +14,8 @@ from unembed.audit.wording import percent
 
 Summary = dict[str, Any]
 TOPICS_SHOWN = 12
+FULL_NAMES = {"minilm": "all-MiniLM-L6-v2"}
+"""Of encoders whose spec is short."""
 
 
 def render(summary: Summary) -> str:
@@ -123,7 +125,9 @@ def _figures(summary: Summary) -> list[tuple[str, str, str]]:
         found = sum(row["found_in_all"] for row in personal["kinds"].values())
         rows.append(("looks like personal data", f"{found:,}", "values in the recovered texts, not checked"))
     encoder = summary["encoder"]
-    rows.append(("encoder", encoder["encoder"] or "unknown", encoder["sure"] if encoder["encoder"] else ""))
+    known = [FULL_NAMES[encoder["encoder"]]] if encoder["encoder"] in FULL_NAMES else []
+    detail = ", ".join([*known, encoder["sure"]]) if encoder["encoder"] else ""
+    rows.append(("encoder", encoder["encoder"] or "unknown", detail))
     rows.append(("vectors audited", f"{store['sampled']:,}", drawn(store)))
     return rows
 
@@ -148,10 +152,9 @@ def _charts(summary: Summary) -> dict[str, Markup | None]:
         ]
         chance = summary["verdict"]["chance"]
         length = charts.by_group(dots, title="Token F1 by length", x_label="tokens of the text", chance=chance)
-    if kinds := summary["personal"]["kinds"]:
-        personal = charts.bars(
-            _personal_bars(kinds, bool(summary["store"]["with_text"])), title="Personal data by kind"
-        )
+    # Where the stored texts hold none, what was found is made up: the table says so, and there is nothing to draw.
+    if rows := _personal_bars(summary["personal"]["kinds"], bool(summary["store"]["with_text"])):
+        personal = charts.bars(rows, title="Personal data by kind")
     if summary["topics"]:
         topics = charts.bars(_topic_bars(summary["topics"]), title="Vectors by sensitive topic")
     if curve := _curve(summary):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from unembed.audit.topics import PRIOR
+
 Summary = dict[str, Any]
 UNREAD = "Nothing was recovered, because nothing here could read these vectors."
 UNMEASURED = "Texts came back, but how much of them is right could not be measured."
@@ -64,7 +66,8 @@ def limits(summary: Summary) -> list[str]:
         found.append(f"The store keeps quantised vectors (cosine {store['loss']['cosine']:.3f} to the originals).")
     if summary["topics"]:
         found.append(
-            "Topics are guesses from example sentences in English; they take one text in twenty to be on a topic."
+            "Topics are guesses from example sentences in English. Their probabilities take one text in "
+            f"{1 / PRIOR:.0f} to be on a topic: where more are, too few are counted."
         )
     return found
 

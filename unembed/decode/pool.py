@@ -100,7 +100,7 @@ class Pool:
         self._check_room()
         with inference(self._net, part.config.precision):
             text = _Running(course(self._net, part.vector, part.c, [part.job], part.config), part.config.precision)
-        self._go_on(text, None)
+            self._go_on(text, None)
         ticket = next(self._tickets)
         self._running[ticket] = text
         return ticket
@@ -120,40 +120,35 @@ class Pool:
             asks = [(ticket, text, text.ask) for ticket, text in waiting if text.ask is not None]
             if not asks:
                 continue
-            shared = self._shared([ask for _, _, ask in asks], precision)
-            for place, (ticket, text, ask) in enumerate(asks):
-                try:
-                    self._go_on(text, shared[place] if shared else self._alone(ask, precision))
-                except BaseException:
-                    self.drop(ticket)
-                    raise
+            with inference(self._net, precision):
+                shared = self._shared([ask for _, _, ask in asks])
+                for place, (ticket, text, ask) in enumerate(asks):
+                    try:
+                        self._go_on(text, shared[place] if shared else answer(self._net, [ask])[0])
+                    except BaseException:
+                        self.drop(ticket)
+                        raise
         return self._fetch()
 
     def _check_room(self) -> None:
         if len(self) >= self.capacity:
             raise PoolFull(f"all {self.capacity} places are taken: try again when a text has finished")
 
-    def _shared(self, asks: list[Ask], precision: Precision) -> list[Answer] | None:
+    def _shared(self, asks: list[Ask]) -> list[Answer] | None:
         """One pass for all; None when it fails, which one of them may have caused: then each is asked alone."""
         try:
-            with inference(self._net, precision):
-                return answer(self._net, asks)
+            return answer(self._net, asks)
         except Exception:
             return None
 
-    def _alone(self, ask: Ask, precision: Precision) -> Answer:
-        with inference(self._net, precision):
-            return answer(self._net, [ask])[0]
-
     def _go_on(self, text: _Running, found: Answer | None) -> None:
         """Let a text work until it asks the next question or is finished."""
-        with inference(self._net, text.precision):
-            text.ask = None
-            item = advance(text.course, found)
-            while isinstance(item, Stage):
-                text.done.append(self._show(item.state, item.candidates[0] if item.candidates else None))
-                item = advance(text.course, None)
-            text.ask = item
+        text.ask = None
+        item = advance(text.course, found)
+        while isinstance(item, Stage):
+            text.done.append(self._show(item.state, item.candidates[0] if item.candidates else None))
+            item = advance(text.course, None)
+        text.ask = item
 
     def _fetch(self) -> list[tuple[int, Step]]:
         steps = []

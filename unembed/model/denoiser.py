@@ -169,11 +169,11 @@ class Packing:
 
     def pack(self, x: Tensor) -> Tensor:
         """(n, length, width) -> (rows, width)."""
-        return x.flatten(0, 1)[self._places]
+        return x.flatten(0, 1).index_select(0, self._places)  # a quarter of the time of x[places]
 
     def pad(self, rows: Tensor) -> Tensor:
         """(rows, width) -> (n, length, width), zero behind the end."""
-        padded = rows.new_zeros(self.valid.numel(), rows.shape[1]).index_copy(0, self._places, rows)
+        padded = rows.new_zeros(self.valid.numel(), rows.shape[1]).index_copy_(0, self._places, rows)
         return padded.view(*self.valid.shape, rows.shape[1])
 
 
@@ -211,7 +211,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """(n, P + L, width), or packed (rows, width) -> the same; or only at m places of it: (m, width)."""
         modulation = self.from_time(time) + self.from_vector(c)  # eq. 8, 9
-        modulation = modulation[: len(x), None] if packing is None else modulation[packing.texts]
+        modulation = modulation[: len(x), None] if packing is None else modulation.index_select(0, packing.texts)
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         x = self._convolve(x, self.near1, packing)
         mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, packing)

@@ -1,12 +1,16 @@
-"""The encoder in a thread of its own: loaded when it is there, asked one text at a time, never by decoding."""
+"""The encoder in a thread of its own: loaded when it is there, never asked by decoding.
+
+Texts of clients are embedded one at a time, so that a vector does not depend on who else asks. Recovered texts that
+wait to be checked share a call: of their vectors only a rounded cosine goes out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +42,7 @@ class Embedding:
         self._spec, self._artifact, self._limits = spec, artifact, limits
         self._asked = 0
         self._shares: Counter[str] = Counter()
+        self._checks: deque[tuple[str, Future[NDArray[np.float32]]]] = deque()  # recovered texts that wait
         self._thread = ThreadPoolExecutor(1, "unembed-encoder")
 
     @property
@@ -66,7 +71,7 @@ class Embedding:
         self._asked += 1
         self._shares[client] += 1
         try:
-            return await asyncio.wrap_future(self._thread.submit(self._encode, text))
+            return await asyncio.wrap_future(self._thread.submit(self._encode, text) if client else self._check(text))
         except UnembedError as error:
             log.error("the encoder failed: %s", place_of(error))
             raise Refusal(503, "encoder_failed", "the encoder did not answer: try again later", 10) from None
@@ -80,6 +85,31 @@ class Embedding:
         assert self.encoder is not None
         vector: NDArray[np.float32] = self.encoder.encode([text])[0]
         return vector
+
+    def _check(self, text: str) -> Future[NDArray[np.float32]]:
+        found: Future[NDArray[np.float32]] = Future()
+        self._checks.append((text, found))
+        self._thread.submit(self._encode_checks)
+        return found
+
+    def _encode_checks(self) -> None:
+        """All that wait, in one call; nothing when an earlier one has taken them along."""
+        taken = [self._checks.popleft() for _ in range(len(self._checks))]
+        waiting = [(text, found) for text, found in taken if found.set_running_or_notify_cancel()]
+        if not waiting:
+            return
+        assert self.encoder is not None
+        try:
+            vectors = list(self.encoder.encode([text for text, _ in waiting]))
+        except Exception:  # one of them may have caused it: each is asked alone
+            for text, found in waiting:
+                try:
+                    found.set_result(self._encode(text))
+                except Exception as error:
+                    found.set_exception(error)
+            return
+        for (_, found), vector in zip(waiting, vectors, strict=True):
+            found.set_result(vector)
 
     def _load(self) -> None:
         use_threads(1)  # a short text gains nothing from a second core, and the decoder would lose it

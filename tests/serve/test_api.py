@@ -301,6 +301,18 @@ def test_docs_need_nothing_from_elsewhere(server):
     assert server.http.get("/docs.css").status_code == 200
 
 
+def test_the_card_has_the_scores_as_plain_text(server, monkeypatch):
+    info = server.service.inverter.artifact.info
+    assert "run `unembed evaluate`" in server.http.get("/card").text
+    monkeypatch.setitem(info, "metrics", {"token_f1": 0.5})
+    monkeypatch.setitem(info, "notes", "## Scores\n| token F1 | 47.4 |\n<img src=x onerror=alert(1)>")
+    answer = server.http.get("/card")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "# tiny, an inverter for test" in answer.text
+    assert "token_f1: 0.5" in answer.text
+    assert "| token F1 | 47.4 |" in answer.text
+
+
 @pytest.mark.parametrize("path", ["/", "/health"])
 def test_head_is_get_without_a_body(server, path):
     answer = server.http.head(path)

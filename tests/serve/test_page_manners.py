@@ -266,3 +266,33 @@ def test_axe_finds_nothing_serious(visit, scheme):
     paste(page, "[1, 2]")
     page.locator("#vector-note.bad").wait_for()
     clean("errors")
+
+
+def test_the_numbers_are_one_click_away(visit):
+    page = visit()
+    page.get_by_role("link", name="How well?").click()
+    assert page.evaluate("() => document.activeElement.id") == "measured"
+    page.get_by_role("link", name="card of this inverter").click()
+    page.wait_for_url("**/card")
+    assert "token_f1: 0." in page.inner_text("body")
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_nothing_written_in_a_control_is_cut_off(visit, width):
+    page = visit(width=width)
+    page.fill("#input", "The committee rejected the proposal because it would cost too much money this year.")
+    tall = "(field) => [field.scrollHeight, field.clientHeight]"
+    needed, there = page.locator("#input").evaluate(tall)
+    assert needed <= there
+    page.locator("#settings summary").click()
+    room = """(select) => {
+      const free = select.cloneNode(true);
+      free.setAttribute("class", "measure");
+      Object.assign(free.style, { width: "auto", position: "absolute" });
+      select.parentElement.append(free);
+      const wanted = free.offsetWidth;
+      free.remove();
+      return [wanted, select.offsetWidth];
+    }"""
+    wanted, wide = page.locator("#strategy").evaluate(room)
+    assert wanted <= wide

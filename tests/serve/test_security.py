@@ -21,7 +21,7 @@ CSP = (
 SECRET = "my password is swordfish"
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/openapi.json", "/nothing", "/decode", "/static/x"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/card", "/health", "/openapi.json", "/none", "/decode", "/static/x"])
 def test_every_answer_has_the_headers(server, path):
     headers = server.http.get(path).headers
     assert headers["content-security-policy"] == CSP

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
@@ -92,7 +92,7 @@ def create_app(
     )
     add_error_answers(app)
     _add_routes(app, service)
-    _add_pages(app)
+    _add_pages(app, service)
     describe(app, inverter.dim, service.limits)
     if allow_origins:
         app.add_middleware(
@@ -237,11 +237,15 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return models.ModelsAnswer(models=[info])
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(app: FastAPI, service: Service) -> None:
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def index() -> FileResponse:
         return FileResponse(HERE / "static" / "index.html")
+
+    @app.get("/card", include_in_schema=False)
+    async def card() -> PlainTextResponse:
+        return PlainTextResponse(service.card)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

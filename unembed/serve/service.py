@@ -44,6 +44,17 @@ class Service:
             return "stopping"
         return "ready" if self.worker.ready.is_set() and self.embedding.loaded.is_set() else "loading"
 
+    @property
+    def card(self) -> str:
+        """What is known of the inverter, its scores above all, in Markdown."""
+        info = self.inverter.artifact.info
+        parts = [f"# {self.name}, an inverter for {self.inverter.encoder.spec}"]
+        if metrics := info.get("metrics"):
+            rows = "\n".join(f"{name}: {value}" for name, value in metrics.items())
+            parts.append(f"## At the end of training, on validation texts\n{rows}")
+        parts.append(info.get("notes", "Not measured on test texts yet: run `unembed evaluate`."))
+        return "\n\n".join(parts) + "\n"
+
     def checked(self, vectors: Sequence[Sequence[float]], length: int | None) -> NDArray[np.float32]:
         """float32 (n, d), or a refusal that says which is wrong."""
         if len(vectors) > self.limits.vectors:

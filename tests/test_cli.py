@@ -349,6 +349,8 @@ def test_encode_pairs(tmp_path, capsys):
     arguments = ["encode", str(pairs), "-o", str(tmp_path / "data"), "--pairs", "--encoder-name", "mine"]
     assert main(arguments) == 2
     assert "row 21" in capsys.readouterr().err
+    assert main([*arguments, "--skip-bad"]) == 0
+    assert capsys.readouterr() == ("", "unembed: note: left out: 1 (empty text)\n")
     assert main([*arguments, "--skip-bad", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert sum(shown["texts"].values()) == 20

@@ -1,14 +1,12 @@
 """The small tools beside the package."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
 import unembed
-from tools import ship
+from tools import learning_curve, ship
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
@@ -24,7 +22,7 @@ def test_a_learning_curve_is_drawn_from_logs_and_again_from_what_was_kept(tmp_pa
     data, first, again = tmp_path / "curve.json", tmp_path / "a.svg", tmp_path / "b.svg"
     runs = [str(tmp_path / stage) for stage in ("two", "one")]
     for command in ([*runs, "--data", data, "-o", first], ["--data", data, "-o", again]):
-        subprocess.run([sys.executable, TOOLS / "learning_curve.py", *command], check=True, timeout=120)
+        assert learning_curve.main([str(word) for word in command]) == 0
     assert [line["texts"] for line in json.loads(data.read_text())["validations"]] == [10, 20, 30]
     assert first.read_text() == again.read_text()
     assert first.read_text().count("<circle") == 3 * 3 + 3  # a point for each validation and level, and the legend

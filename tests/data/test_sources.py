@@ -208,6 +208,37 @@ def test_mc4_is_a_mixture_of_the_papers_languages(monkeypatch):
     assert next(named[1].read(0)) == "multilingual/c4-zh.tfrecord-*.json.gz 0"
 
 
+def test_c4_and_mc4_as_their_repository_has_them(tmp_path, monkeypatch):
+    """The real library on a folder with the layout of allenai/c4: mixed by weight, validation files left alone."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "allenai" / "c4"
+    for name, texts in {
+        "en/c4-train.00000-of-01024": ["english 0", "english 1"],
+        "en/c4-validation.00000-of-00008": ["not for training"],
+        "multilingual/c4-de.tfrecord-00000-of-02048": ["deutsch 0", "deutsch 1"],
+        "multilingual/c4-de.tfrecord-00001-of-02048": ["deutsch 2"],
+        "multilingual/c4-de-validation.tfrecord-00000-of-00016": ["nicht zum Lernen"],
+        "multilingual/c4-pt.tfrecord-00000-of-00256": [f"português {row}" for row in range(9)],
+    }.items():
+        path = folder / f"{name}.json.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [json.dumps({"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": "u"}) for text in texts]
+        path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: en/c4-train.*.json.gz\n"
+        "  - split: validation\n    path: en/c4-validation.*.json.gz\n---\n"
+    )
+    (english,) = find_sources(["hf:allenai/c4"])
+    assert list(english.read(0)) == ["english 0", "english 1"]
+    both = find_sources(["hf:allenai/c4?languages=de,pt"], weights={"c4-pt": 3})
+    mixed = [text for _, text in mix(both, [0, 0])]
+    assert [text for text in mixed if "deutsch" in text] == ["deutsch 0", "deutsch 1", "deutsch 2"]
+    assert sum("português" in text for text in mixed[:8]) == 6
+    assert list(both[0].read(2)) == ["deutsch 2"]
+
+
 def test_without_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'unembed\[hf\]'"):

@@ -154,3 +154,5 @@ def _summarise(folder: Path, stage: str, encoder: str | None, left_out: dict[str
     elif console.is_terminal():
         reasons = "".join(f", {count:,} left out ({reason})" for reason, count in left.items())
         console.print_line(f"{sum(rows.values()):,} texts in {folder}{reasons}. Next: unembed train {folder} -o RUN")
+    elif stage == "pairs" and left:  # somebody's own rows: that some are missing matters in a pipe, too
+        console.warn([f"left out: {count:,} ({reason})" for reason, count in left.items()])

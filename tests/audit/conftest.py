@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import unembed
-from unembed.audit import stages
+from unembed.audit import leak, stages
+from unembed.audit.calibration import Calibration, fit
 from unembed.config import Config, ModelConfig
 from unembed.data import encoders
+from unembed.decode import DecodeConfig
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.denoiser import Denoiser
@@ -81,6 +83,18 @@ def small_inverter(folder: Path, spec: str | None = None, dim: int = 24) -> str:
     config = dataclasses.replace(Config(), model=model)
     Inverter(Artifact(Denoiser(model), shipped.artifact.tokenizer, config, info)).save_pretrained(folder)
     return str(folder)
+
+
+def made_up_calibration() -> Calibration:
+    """Of no weights: what the tests say must not wait for the shipped one, which is made anew when weights change."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((200, leak.ALONE + 2))
+    truth = np.clip(0.4 + 0.1 * table[:, 0] + 0.05 * rng.standard_normal(200), 0, 1)
+    alone, with_encoder = fit(table[:, : leak.ALONE], truth, 0), fit(table, truth, 0)
+    return Calibration(
+        weights="none", decode=dataclasses.asdict(DecodeConfig()), alone=alone, with_encoder=with_encoder, n=200,
+        seed=0, split="validation", dataset="", sources={}, command="", date="",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import unembed
-from tests.audit.conftest import PLANTED, REAL, TEXTS, without_times
+from tests.audit.conftest import PLANTED, REAL, TEXTS, made_up_calibration, without_times
 from tests.audit.stores.conftest import Rows, fill, fill_faiss, hashes, pg_execute, pg_uri  # noqa: F401 (a fixture)
 from unembed.audit.calibration import Calibration
 from unembed.audit.log import NAME
@@ -188,11 +187,11 @@ def test_without_text_it_is_identified_and_estimated(vectors, tmp_path, capsys):
 
 def calibrations(tiny):
     """What may lie beside weights that it was not made for, and what is said of it."""
-    shipped = Calibration.load(unembed.SHIPPED)
-    mine = replace(shipped, weights=file_sha256(Path(tiny) / "model.safetensors"))
+    other = made_up_calibration()
+    mine = replace(other, weights=file_sha256(Path(tiny) / "model.safetensors"))
     return {
         "none": (None, "has no calibration.json"),
-        "other weights": (shipped, "other weights"),
+        "other weights": (other, "other weights"),
         "other settings": (replace(mine, decode={**mine.decode, "steps": 3}), "steps 8 instead of 3"),
         "of a newer version": (replace(mine, decode={**mine.decode, "drawn": 0}), "drawn (no such setting)"),
         "damaged": ("{", "not JSON"),

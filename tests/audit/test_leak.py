@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 import unembed
 from benchmarks.encode import sentences
+from tests.audit.conftest import made_up_calibration
 from tools import calibrate
 from unembed.audit import calibration, leak, topics
 from unembed.audit.calibration import Calibration
+from unembed.data.shards import file_sha256
 from unembed.decode import DecodeConfig
 from unembed.errors import CheckpointError, ConfigError, DataError
 from unembed.measure.metrics import cosine
@@ -41,8 +43,13 @@ def shipped():
 
 
 @pytest.fixture(scope="module")
-def recovered(inverter, vectors, encoder, shipped):
-    return leak.recover(inverter, vectors, TEXTS, encoder=encoder, calibration=shipped)
+def some():
+    return made_up_calibration()
+
+
+@pytest.fixture(scope="module")
+def recovered(inverter, vectors, encoder, some):
+    return leak.recover(inverter, vectors, TEXTS, encoder=encoder, calibration=some)
 
 
 def made_up(n: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +88,8 @@ def test_truth_is_of_the_text_as_the_tokenizer_writes_it(inverter, encoder):
     assert (other["exact_match"], other["token_f1"], other["rouge_l"]) == (0, 0, 0)
 
 
-def test_without_encoder_and_without_calibration(inverter, vectors, shipped):
-    alone = leak.recover(inverter, vectors[:2], TEXTS[:2], encoder=None, calibration=shipped)
+def test_without_encoder_and_without_calibration(inverter, vectors, some):
+    alone = leak.recover(inverter, vectors[:2], TEXTS[:2], encoder=None, calibration=some)
     assert all(one.cosine is None and "cosine" not in one.truth and one.estimate is not None for one in alone)
     bare = leak.recover(inverter, vectors[:1], [None], encoder=None, calibration=None)[0]
     assert (bare.estimate, bare.low, bare.high, bare.truth) == (None, None, None, None)
@@ -105,10 +112,10 @@ def test_the_shipped_estimate_is_right_on_the_half_it_was_not_fitted_on(shipped)
     assert (unembed.SHIPPED / calibration.FILE).stat().st_size < 12_000
 
 
-def test_calibration_of_other_weights_or_of_another_format_is_refused(tmp_path, shipped):
+def test_calibration_of_other_weights_or_of_another_format_is_refused(tmp_path, some):
     assert Calibration.load(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
-    shutil.copy(unembed.SHIPPED / calibration.FILE, tmp_path)
+    some.save(tmp_path / calibration.FILE)
     with pytest.raises(CheckpointError, match=r"other weights.*tools/calibrate.py"):
         Calibration.load(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -118,31 +125,32 @@ def test_calibration_of_other_weights_or_of_another_format_is_refused(tmp_path, 
         (tmp_path / calibration.FILE).write_text(content)
         with pytest.raises(CheckpointError, match=message):
             Calibration.load(tmp_path)
-    replace(shipped, format=99).save(tmp_path / calibration.FILE)
+    replace(some, format=99).save(tmp_path / calibration.FILE)
     with pytest.raises(CheckpointError, match="format 99"):
         Calibration.load(tmp_path)
 
 
-def test_other_settings_of_decoding_are_refused(inverter, vectors, shipped):
+def test_other_settings_of_decoding_are_refused(inverter, vectors, some):
     with pytest.raises(ConfigError, match="steps 4 instead of 8"):
-        leak.recover(inverter, vectors, TEXTS, encoder=None, calibration=shipped, config=DecodeConfig(steps=4))
-    shipped.check(DecodeConfig(seed=5, precision="bf16"))
+        leak.recover(inverter, vectors, TEXTS, encoder=None, calibration=some, config=DecodeConfig(steps=4))
+    some.check(DecodeConfig(seed=5, precision="bf16"))
 
 
-def test_a_setting_that_is_younger_than_the_calibration_was_at_its_default(shipped):
-    older = replace(shipped, decode={key: value for key, value in shipped.decode.items() if key != "guidance"})
+def test_a_setting_that_is_younger_than_the_calibration_was_at_its_default(some):
+    older = replace(some, decode={key: value for key, value in some.decode.items() if key != "guidance"})
     older.check(DecodeConfig())
     with pytest.raises(ConfigError, match=r"guidance 2\.0 instead of 1\.0"):
         older.check(DecodeConfig(guidance=2.0))
-    newer = replace(shipped, decode={**shipped.decode, "drawn": 0})
+    newer = replace(some, decode={**some.decode, "drawn": 0})
     with pytest.raises(ConfigError, match=r"drawn \(no such setting\) instead of 0"):
         newer.check(DecodeConfig())
 
 
-def test_what_was_saved_is_what_is_loaded(tmp_path, shipped):
-    shutil.copy(unembed.SHIPPED / "model.safetensors", tmp_path)
-    shipped.save(tmp_path / calibration.FILE)
-    assert Calibration.load(tmp_path) == shipped
+def test_what_was_saved_is_what_is_loaded(tmp_path, some):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    mine = replace(some, weights=file_sha256(tmp_path / "model.safetensors"))
+    mine.save(tmp_path / calibration.FILE)
+    assert asdict(Calibration.load(tmp_path)) == calibration.rounded(asdict(mine))
 
 
 def test_the_interval_covers_what_it_says_and_widens_where_errors_are_larger():
@@ -188,7 +196,7 @@ def test_the_tool_says_what_is_missing(tmp_path, capsys):
 def test_one_command_calibrates_new_weights(tiny, tmp_path, capsys):
     """From plain texts to a calibration that the audit takes, and not before."""
     home = shutil.copytree(tiny, tmp_path / "inverter")
-    shutil.copy(unembed.SHIPPED / calibration.FILE, home)
+    made_up_calibration().save(home / calibration.FILE)
     assert Calibration.fitting(home, DecodeConfig())[0] is None
     command = [str(sentences(25_000, tmp_path)), "--inverter", str(home), "-n", "200"]
     assert calibrate.main([*command, "--results", str(tmp_path)]) == 0

@@ -11,8 +11,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:  # two test processes share the cores
     os.environ["OMP_NUM_THREADS"] = "1"
 
-# Files that take long, for the number of their tests or for each of them. Begun last, one would keep one of two processes
-# busy while the other has nothing left to do.
+# Files that take long, by the number of their tests or by a few. Begun last, one would keep one of two processes busy
+# while the other has nothing left to do.
 LONG = {
     "test_benchmarks.py", "test_cli.py", "test_cli_audit.py", "test_identify.py", "test_packaging.py", "test_page.py",
     "test_page_manners.py", "test_page_slips.py", "test_processes.py", "test_run.py", "test_runs.py",

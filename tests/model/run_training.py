@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from unembed.model.trainer import fit_to_data, train
 
 
 def run(folder: str, out: str, *settings: str) -> None:
-    os.environ["ACCELERATE_USE_CPU"] = "true"
     torch.use_deterministic_algorithms(True)
     data = Dataset(folder)
     train(fit_to_data(override(tiny(), list(settings)), data), data, Path(out), resume=True)

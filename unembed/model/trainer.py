@@ -145,8 +145,10 @@ class Run:
         report: Callable[[Event], None],
     ) -> None:
         self.config, self.data, self.out, self.preview, self.report = config, data, out, preview, report
-        bf16 = config.train.bf16 and fast_bf16(PartialState().device)
-        self.accelerator = Accelerator(mixed_precision="bf16" if bf16 else "no")
+        # Unless told, accelerate takes processes without a GPU for strangers, each with a run of its own.
+        cpu = not torch.accelerator.is_available()
+        bf16 = config.train.bf16 and fast_bf16(PartialState(cpu=cpu).device)
+        self.accelerator = Accelerator(cpu=cpu, mixed_precision="bf16" if bf16 else "no")
         self.folder = out / "training"
         self.checkpoint = self.folder / "last.safetensors"
         begun = self.checkpoint.exists()

@@ -15,6 +15,7 @@ from unembed.serve.limits import Limits
 
 pytest_plugins = ["tests.serve.page_fixtures"]
 
+ROOT = Path(__file__).parents[2]
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 
 
@@ -296,3 +297,16 @@ def test_nothing_written_in_a_control_is_cut_off(visit, width):
     }"""
     wanted, wide = page.locator("#strategy").evaluate(room)
     assert wanted <= wide
+
+
+def test_the_readme_opens_with_a_denoising_that_moves_and_is_small():
+    readme = (ROOT / "README.md").read_text()
+    first, *others = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme)
+    assert readme.index(first) < 800
+    moving = ROOT / first
+    assert moving.suffix in (".gif", ".svg")
+    assert moving.stat().st_size < 1_000_000
+    assert "docs/images/page.png" in others
+    script = (ROOT / "tools" / "screenshots.py").read_text()
+    assert moving.name in script
+    assert '"page.png"' in script

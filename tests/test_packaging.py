@@ -21,8 +21,13 @@ LONGEST_MODULE = 400
 
 @pytest.mark.parametrize(
     "tool",
-    [["ruff", "check", "--no-cache", "."], ["mypy"], ["lint-imports", "--no-cache"]],
-    ids=lambda tool: tool[0],
+    [
+        ["ruff", "check", "--no-cache", "."],
+        ["ruff", "format", "--check", "--no-cache", "benchmarks", "tests", "tools", "unembed", "--exclude", "*.md"],
+        ["mypy"],
+        ["lint-imports", "--no-cache"],
+    ],
+    ids=lambda tool: " ".join(tool[:2]),
 )
 def test_linters(tool):
     """Run as tests, so that one command checks everything."""

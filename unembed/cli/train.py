@@ -82,7 +82,7 @@ def train(
     if json:
         console.print_json({"inverter": str(output), "steps": config.train.steps, "metrics": last})
     elif console.is_terminal():
-        console.out().print(f"The inverter is in {output}. Try: unembed invert \"Some text.\" --inverter {output}")
+        console.out().print(f'The inverter is in {output}. Try: unembed invert "Some text." --inverter {output}')
 
 
 def _preview(model: Artifact, examples: Examples) -> Preview:

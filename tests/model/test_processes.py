@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,12 +14,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.model.run_training import run
 from tests.model.test_trainer import losses
-from tests.processes import Process
+from tests.processes import Process, unembed
+from unembed.config import override, tiny
 from unembed.data.dataset import Dataset
+from unembed.model.trainer import fit_to_data, train
 
 ROOT = Path(__file__).parents[2]
+
+
+def run(folder: str, out: str, *settings: str) -> None:
+    """A training from the start, or from where the last one was killed."""
+    torch.use_deterministic_algorithms(True)
+    data = Dataset(folder)
+    train(fit_to_data(override(tiny(), list(settings)), data), data, Path(out), resume=True)
 
 
 def start(data: Dataset, out: Path, *settings: str) -> Process:
@@ -57,15 +66,19 @@ def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path)
 
 def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> None:
     """With an odd number of texts, and stopping early at the same step: steps that are far too long make it worse."""
-    settings = (
-        "train.steps=40", "train.bag_steps=3", "train.batch_texts=33", "train.validate_every=1", "train.patience=2",
-        "train.lr=0.03", "train.muon_lr=0.03", "train.warmup_steps=0", "train.ema=0",
+    changes = (
+        "bag_steps=3", "batch_texts=33", "validate_every=1", "patience=2", "lr=0.03", "muon_lr=0.03", "warmup_steps=0",
+        "ema=0",
     )  # fmt: skip
+    command = ["train", str(data.folder), "--preset", "tiny", "--steps", "40", "--json"]
+    command += [word for change in changes for word in ("--set", f"train.{change}")] + ["-o"]
     one, two = tmp_path / "one", tmp_path / "two"
-    finish(start(data, one, *settings))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*torchrun, run.__module__, str(data.folder), str(two), *settings]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=ROOT, timeout=240)
+    finish(unembed(*command, one))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unembed"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*torchrun, *command, two], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inverter"] == str(two), "one of the processes speaks for all"
     logs = [(out / "training" / "metrics.jsonl").read_text().count("\n") for out in (one, two)]
     assert logs[0] == logs[1], "two processes that do not know of one another write everything twice"
     alone, together = losses(one), losses(two)

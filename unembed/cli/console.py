@@ -23,6 +23,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def is_first() -> bool:
+    """Whether this process speaks: of those that torchrun starts, only the first does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def print_json(value: Any) -> None:
     """One JSON value on one line of standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
@@ -44,7 +49,7 @@ class Bar:
 
     def __init__(self, label: str) -> None:
         self.progress = None
-        if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        if sys.stderr.isatty() and is_first():
             self.progress = Progress(
                 TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
                 TextColumn("left"), TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"),

@@ -79,6 +79,8 @@ def train(
             _show(bar, event)
 
         trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
+    if not console.is_first():
+        return
     if json:
         console.print_json({"inverter": str(output), "steps": config.train.steps, "metrics": last})
     elif console.is_terminal():

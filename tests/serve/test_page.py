@@ -19,6 +19,10 @@ pytest_plugins = ["tests.serve.page_fixtures"]
 
 STATIC = Path(__file__).parents[2] / "unembed" / "serve" / "static"
 HOSTILE = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
+DONE = {
+    "tokens": [], "confidence": [], "score": 0, "steps": 1, "passes": 1, "ms": 1, "wait_ms": 0,
+    "cosine": 0.5, "encoder_queries": 0, "check_queries": 1,
+}  # fmt: skip
 
 
 # --- recover
@@ -45,20 +49,28 @@ def test_a_typed_sentence_comes_back(visit, recovered):
 
 
 def test_tokens_of_the_original_are_marked_and_shaded_by_confidence(visit):
-    page = visit()
-    recover(page, SENTENCE)
-    same = page.locator("#canvas .same").all_inner_texts()
-    assert {"the", "patient", "heart"} <= set(same)
-    assert set(same) <= set(SENTENCE.lower().replace(".", " .").split())
-    shades = page.locator("#canvas .tile").evaluate_all(
-        "(tiles) => tiles.map((t) => t.style.getPropertyValue('--sure'))"
-    )
-    assert len({*map(float, shades)}) > 3
-    pairs = page.locator("#pairs .pair.hit").evaluate_all(
+    """What comes back is given here: the marks must not depend on how good the weights are."""
+    page = visit(before=lambda page: page.add_init_script(f"({FEED})()"))
+    page.fill("#input", "The patient was treated for a heart attack last year.")
+    page.click("#recover")
+    page.wait_for_function("() => window.feed")
+    back = ["the", "patient", "was", "a", "heart", "attack", "year", "."]
+    tokens = [*back[:3], "killed", "last", *back[3:6], "of", *back[6:]]
+    sure = [round(0.05 + 0.09 * place, 3) for place in range(len(tokens))]
+    page.evaluate("([s]) => window.feed('step', s)", [{**stepped(tokens), "confidence": sure}])
+    page.evaluate("([d]) => window.feed('done', d)", [{**DONE, "text": " ".join(tokens)}])
+    finished(page)
+    assert page.locator("#canvas .same").all_inner_texts() == back
+    assert page.locator("#canvas .moved").all_inner_texts() == ["last"]
+    shade = "(tiles) => tiles.map((t) => [t.style.getPropertyValue('--sure'), getComputedStyle(t).backgroundColor])"
+    shades = page.locator("#canvas .tile").evaluate_all(shade)
+    assert [float(share) for share, _ in shades] == sure
+    assert len({colour for _, colour in shades}) == len(tokens)  # each its own shade
+    columns = page.locator("#pairs .pair.hit").evaluate_all(
         "(all) => all.map((p) => [...p.children].map((c) => c.textContent))"
     )
-    assert pairs
-    assert all(original == found for original, found in pairs)
+    assert columns == [[word, word] for word in back]
+    assert facts(page)["Words back"] == "8 of 10"
 
 
 @pytest.mark.alone
@@ -317,10 +329,7 @@ def test_hostile_text_out_stays_text(visit):
     page.click("#recover")
     page.wait_for_function("() => window.feed")
     page.evaluate("([s]) => window.feed('step', s)", [stepped([HOSTILE, "##" + HOSTILE])])
-    done = {"text": HOSTILE, "tokens": [], "confidence": [], "score": 0, "steps": 1, "passes": 1, "ms": 1, "wait_ms": 0}
-    page.evaluate(
-        "([d]) => window.feed('done', d)", [{**done, "cosine": 0.5, "encoder_queries": 0, "check_queries": 1}]
-    )
+    page.evaluate("([d]) => window.feed('done', d)", [{**DONE, "text": HOSTILE}])
     finished(page)
     assert page.locator("#canvas .tile").first.inner_text() == HOSTILE
     assert page.locator("#recovered-text").inner_text() == HOSTILE

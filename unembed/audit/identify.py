@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unembed.audit import fingerprint, forms
+from unembed.audit import fingerprint, forms, roundtrip
 from unembed.audit.forms import Agreement, Form
-from unembed.audit.topics import labelled
 from unembed.data.encoders import Encoder, load
 from unembed.errors import DataError, EncoderError, UnembedError
-from unembed.measure.metrics import cosine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,17 +36,6 @@ THRESHOLD = 0.12
 BEYOND_CHANCE = 5.0  # times what shuffled dimensions score: of few vectors or dimensions a score says little
 MIRRORED = -0.2  # cosine of the mean vectors below which the signs are turned; 9 kinds of text gave .09 to .76
 
-ROUND_TRIPS, STEPS = 16, 4
-# A round trip must bring vectors back so much nearer than its controls. Measured at 4 steps: MiniLM .51 nearer, its
-# bits .27, with noise of half its length .37; e5-small, rotated vectors and half of MiniLM's layers at most .10.
-GAP = 0.2
-# The same for vectors that look like the encoder's by their fingerprint, as a share of what its own vectors of known
-# sentences reach. Measured, in floats, int8 and bits: its vectors of sentences .9 to 1, of long or alike documents .4
-# to .6. Models that share its axes and not its meaning (3 of its 6 layers, weights with noise) .16 to .27: these are
-# refused. One without the last layer has .23 in floats and .5 in int8 by range and in bits, like documents: it is
-# called less likely, and not more can be told from there.
-FOREIGN, DOUBTFUL = 1 / 3, 2 / 3
-DOUBT = 0.6  # the most confidence that is left then
 PAIRS = 100_000  # pairs that the advice names when no inverter tells of how many it was made
 
 ALIASES = {
@@ -147,11 +134,14 @@ def identify(
     if not any(one.sure == "certain" for one in verdicts):
         verdicts += [_by_fingerprint(one) for one in candidates if one.match]
     if inverter is not None and not any(one.how == "text" and one.sure != "unknown" for one in verdicts):
-        trip = _round_trip(sample.vectors, form, candidates, inverter, at_hand, np.random.default_rng(seed))
-        if trip is not None:
-            verdicts = [trip.doubted(one) for one in verdicts]
-        if trip is not None and all(one.sure == "unknown" for one in verdicts):
-            verdicts.append(trip.verdict())
+        spec = inverter.encoder.spec
+        its = next((one for one in candidates if one.spec == spec and one.dim == form.dim), None)
+        own = at_hand(spec) if its else None
+        if its is not None and own is not None and own.dim == form.dim and len(sample.vectors) > 1:
+            trip = roundtrip.travel(sample.vectors, form, inverter, own, np.random.default_rng(seed))
+            verdicts = [_doubted(one, its, trip) for one in verdicts]
+            if all(one.sure == "unknown" for one in verdicts):
+                verdicts.append(_by_round_trip(its, trip))
     return _conclude(form, candidates, verdicts, at_hand, told, inverter)
 
 
@@ -297,75 +287,24 @@ def _by_fingerprint(candidate: _Candidate) -> _Verdict:
     return _Verdict("fingerprint", candidate, "likely", min(sure, 0.98), note)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trip:
-    """Mean cosines of vectors that were inverted and embedded again, and of what they are compared with."""
-
-    candidate: _Candidate
-    count: int
-    own: float
-    others: float
-    """What came back, to the vectors of other rows."""
-    random: float
-    """Vectors of no text."""
-    known: float
-    """The encoder's own vectors, of sentences that we have."""
-
-    @property
-    def told(self) -> str:
-        return (
-            f"{self.count} vectors, inverted and embedded again by {self.candidate.spec}, come back with cosine "
-            f"{self.own:.2f} (random vectors {self.random:.2f}, other rows {self.others:.2f}, its own vectors of "
-            f"known sentences {self.known:.2f})"
-        )
-
-    def verdict(self) -> _Verdict:
-        """What the round trip says where nothing else says anything."""
-        gap = self.own - max(self.others, self.random)
-        if gap < GAP:
-            why = f"{self.told}: too little above the controls."
-            return _Verdict("round trip", self.candidate, "unknown", 0.0, why)
-        return _Verdict("round trip", self.candidate, "likely", min(0.5 + gap, 0.95), f"{self.told}.")
-
-    def doubted(self, one: _Verdict) -> _Verdict:
-        """A fingerprint's verdict after the round trip; an inverter that brings nothing back tells nothing."""
-        if one.how != "fingerprint" or one.sure != "likely" or one.candidate != self.candidate:
-            return one
-        if self.known - self.random < GAP:
-            return one
-        share = (self.own - self.random) / (self.known - self.random)
-        if share < FOREIGN:
-            why = f"{one.why} But {self.told}: another encoder that shares its axes."
-            return replace(one, sure="unknown", confidence=0.0, why=why)
-        if share < DOUBTFUL:
-            why = f"{one.why} {self.told}: long texts do that, and near relatives of the encoder."
-            return replace(one, confidence=min(one.confidence, DOUBT), why=why)
-        return replace(one, why=f"{one.why} {self.told}.")
+def _by_round_trip(candidate: _Candidate, trip: roundtrip.Trip) -> _Verdict:
+    """What the round trip says where nothing else says anything."""
+    if trip.gap < roundtrip.GAP:
+        return _Verdict("round trip", candidate, "unknown", 0.0, f"{trip.told}: too little above the controls.")
+    return _Verdict("round trip", candidate, "likely", min(0.5 + trip.gap, 0.95), f"{trip.told}.")
 
 
-def _round_trip(
-    stored: NDArray[np.float32],
-    form: Form,
-    candidates: list[_Candidate],
-    inverter: Inverter,
-    at_hand: _AtHand,
-    rng: np.random.Generator,
-) -> _Trip | None:
-    """Invert, embed again, compare: stored vectors, random ones, and the encoder's own in the same form."""
-    candidate = next((one for one in candidates if one.spec == inverter.encoder.spec and one.dim == form.dim), None)
-    encoder = at_hand(candidate.spec) if candidate else None
-    if candidate is None or encoder is None or encoder.dim != form.dim or len(stored) < 2:
-        return None
-    ready, _ = forms.usable(stored, form, fingerprint.find(candidate.spec), form.dim)
-    ours = forms.unit(ready[rng.choice(len(ready), min(ROUND_TRIPS, len(ready)), replace=False)])
-    chance = forms.unit(rng.standard_normal((len(ours), form.dim)).astype(np.float32))
-    sentences = [str(text) for text in rng.choice(labelled("check")[0], len(ours), replace=False)]
-    known = forms.unit(forms.as_stored(encoder.encode(sentences), form))
-    asked = np.concatenate([ours, chance, known])
-    again = encoder.encode([one.text for one in inverter.invert(asked, steps=STEPS)])
-    own, random, best = (float(part.mean()) for part in np.split(cosine(again, asked), 3))
-    others = float(cosine(again[: len(ours)], np.roll(ours, 1, axis=0)).mean())
-    return _Trip(candidate, len(ours), own, others, random, best)
+def _doubted(one: _Verdict, candidate: _Candidate, trip: roundtrip.Trip) -> _Verdict:
+    """A fingerprint's verdict after the round trip; an inverter that brings nothing back tells nothing."""
+    if one.how != "fingerprint" or one.sure != "likely" or one.candidate != candidate or trip.share is None:
+        return one
+    if trip.share < roundtrip.FOREIGN:
+        why = f"{one.why} But {trip.told}: another encoder that shares its axes."
+        return replace(one, sure="unknown", confidence=0.0, why=why)
+    if trip.share < roundtrip.DOUBTFUL:
+        why = f"{one.why} {trip.told}: long texts do that, and near relatives of the encoder."
+        return replace(one, confidence=min(one.confidence, roundtrip.DOUBT), why=why)
+    return replace(one, why=f"{one.why} {trip.told}.")
 
 
 def _conclude(

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+import torch
 
 from tests.decode.conftest import make_inverter
 from tests.serve.conftest import PATIENCE, LetterEncoder
@@ -19,10 +20,12 @@ class Slow(LetterEncoder):
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
+        self.threads: list[int] = []
         self.entered, self.free = threading.Event(), threading.Event()
 
     def encode(self, texts):
         self.calls.append(list(texts))
+        self.threads.append(torch.get_num_threads())
         self.entered.set()
         assert self.free.wait(PATIENCE)
         if "bad" in texts:
@@ -32,7 +35,8 @@ class Slow(LetterEncoder):
 
 @pytest.fixture
 def embedding():
-    made = Embedding("none", make_inverter().artifact, Limits())
+    made = Embedding("none", make_inverter().artifact, Limits(), lambda: made.decoder_idle)
+    made.decoder_idle, made._threads = True, 3
     made.start()
     assert made.loaded.wait(PATIENCE)
     made.encoder = Slow()
@@ -80,3 +84,11 @@ def test_a_text_that_cannot_be_embedded_costs_the_others_nothing(embedding):
     assert embedding.encoder.calls[1:] == [["two", "bad", "three"], ["two"], ["bad"], ["three"]]
     assert isinstance(bad, Refusal)
     assert [row.tolist() for row in (one, two, three)] == LetterEncoder().encode(["one", "two", "three"]).tolist()
+
+
+@pytest.mark.parametrize(("idle", "threads"), [(True, [1, 3]), (False, [1, 1])])
+def test_shared_calls_use_the_cores_that_the_decoder_does_not(embedding, idle, threads):
+    embedding.decoder_idle = idle
+    ask(embedding, ["one", "two", "three"])
+    assert embedding.encoder.threads == threads
+    assert embedding._thread.submit(torch.get_num_threads).result(PATIENCE) == 1  # as before, for whoever comes next

@@ -44,12 +44,16 @@ class Texts:
     def predict(self, tokens: Tensor, at: Tensor, *, entropy: bool = False) -> Generator[Ask, Answer, Prediction]:
         """Choose a token at every position `at` (n, L)."""
         # Drawn for all texts at every step, so that a text's numbers do not depend on who else is unfinished.
-        u = self.uniform() if self._sampling.temperature > 0 else torch.zeros(self.shape, dtype=torch.double)
-        ids, log_p, entropies = tokens.clone(), torch.zeros(self.shape), torch.zeros(self.shape)
-        found = yield from self._ask(tokens, at, u[at], None, entropy)
-        if found is not None:
-            ids[at], log_p[at], entropies[at] = found.tokens, found.log_p, found.entropy
-        return Prediction(ids, log_p.exp(), entropies)
+        u = self.uniform()[at] if self._sampling.temperature > 0 else torch.zeros(int(at.sum()), dtype=torch.double)
+        found = yield from self._ask(tokens, at, u, None, entropy)
+        zeros = torch.zeros(self.shape)
+        if found is None:
+            return Prediction(tokens, zeros, zeros)
+        return Prediction(
+            tokens.masked_scatter(at, found.tokens),
+            zeros.masked_scatter(at, found.log_p.exp()),
+            zeros.masked_scatter(at, found.entropy) if entropy else zeros,
+        )
 
     def log_probability(self, tokens: Tensor, at: Tensor) -> Generator[Ask, Answer, Tensor]:
         """Log-probability of the tokens that stand at `at` when exactly those are hidden, (n, L), zero elsewhere."""
@@ -69,6 +73,8 @@ class Texts:
         self.steps += rows
         if not rows.any():
             return None
+        if rows.all():  # nothing to leave out, as with a single text
+            return (yield Ask(tokens, at, self._c, self._sampling, u, given, entropy))
         return (yield Ask(tokens[rows], at[rows], self._c[rows], self._sampling, u, given, entropy))
 
 

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from unembed.data import encoders
 from unembed.errors import UnembedError
@@ -34,8 +36,9 @@ REMOTE = "openai:"  # an encoder that sends texts elsewhere is used only when it
 class Embedding:
     """Texts to vectors. Without the encoder's package everything else of the server works."""
 
-    def __init__(self, spec: str, artifact: Artifact, limits: Limits) -> None:
-        """`spec` names an encoder; `auto` is the inverter's own, `none` leaves it out."""
+    def __init__(self, spec: str, artifact: Artifact, limits: Limits, idle: Callable[[], bool] | None = None) -> None:
+        """`spec` names an encoder; `auto` is the inverter's own, `none` leaves it out; `idle`: nobody decodes now."""
+        self._idle, self._threads = idle, torch.get_num_threads()
         self.encoder: Encoder | None = None
         self.problem = ""
         self.loaded = threading.Event()
@@ -99,6 +102,8 @@ class Embedding:
         if not waiting:
             return
         assert self.encoder is not None
+        # Texts that finish together often leave the decoder without work, and its core too.
+        use_threads(self._threads if len(waiting) > 1 and self._idle is not None and self._idle() else 1)
         try:
             vectors = list(self.encoder.encode([text for text, _ in waiting]))
         except Exception:  # one of them may have caused it: each is asked alone
@@ -108,6 +113,8 @@ class Embedding:
                 except Exception as error:
                     found.set_exception(error)
             return
+        finally:
+            use_threads(1)
         for (_, found), vector in zip(waiting, vectors, strict=True):
             found.set_result(vector)
 

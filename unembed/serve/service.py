@@ -30,7 +30,7 @@ class Service:
     def __init__(self, inverter: Inverter, name: str, encoder: str, limits: Limits) -> None:
         self.inverter, self.name, self.limits = inverter, name, limits
         self.worker = Worker(inverter, limits)
-        self.embedding = Embedding(encoder, inverter.artifact, limits)
+        self.embedding = Embedding(encoder, inverter.artifact, limits, lambda: not self.worker.running)
         self.searches = Searches(inverter, self.embedding, limits)
         self.began = time.monotonic()
         self.examples = (HERE / "examples.txt").read_text(encoding="utf-8").splitlines()

@@ -33,6 +33,7 @@ from torch import Tensor
 import unembed
 from unembed.config import cpu
 from unembed.decode import DecodeConfig, engine
+from unembed.decode.plan import plan
 from unembed.model.denoiser import Denoiser, parameter_counts
 from unembed.precision import fast_bf16
 
@@ -41,11 +42,16 @@ Tokens = tuple[int, ...]
 CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1, repeat_penalty=0.0)
 
 
+def planned_length(net: Denoiser, c: Tensor) -> int:
+    """All arms write texts of the same lengths."""
+    return plan(net, c, CONFIG)[0].length
+
+
 @torch.inference_mode()
 def reference(net: Denoiser, vector: Vectors) -> Tokens:
     """A canvas of the longest text, as many full passes as positions, all logits in each."""
     c = net.condition(torch.from_numpy(vector[None]))
-    length, canvas = int(net.length_logits(c).argmax()), net.config.max_tokens
+    length, canvas = planned_length(net, c), net.config.max_tokens
     tokens = torch.full((1, canvas), net.config.mask_id)
     valid = (torch.arange(canvas) < length)[None]
     for place in range(canvas):
@@ -59,7 +65,7 @@ def reference(net: Denoiser, vector: Vectors) -> Tokens:
 def own_length(net: Denoiser, vector: Vectors, *, all_logits: bool) -> Tokens:
     """The same without the positions and passes behind the end of the text."""
     c = net.condition(torch.from_numpy(vector[None]))
-    tokens: Tensor = torch.full((1, int(net.length_logits(c).argmax())), net.config.mask_id)
+    tokens: Tensor = torch.full((1, planned_length(net, c)), net.config.mask_id)
     for place in range(tokens.shape[1]):
         t = (tokens == net.config.mask_id).float().mean(1)
         hidden = net(tokens, t, c)

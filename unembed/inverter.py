@@ -55,7 +55,10 @@ class Inverter:
 
     def to(self, device: str | torch.device) -> Inverter:
         """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
-        self.artifact.net.to(devices.find(device))
+        found = devices.find(device)
+        self.artifact.net.to(found)
+        if self.artifact.corrector is not None:
+            self.artifact.corrector.to(found)
         return self
 
     @property
@@ -168,7 +171,8 @@ class Inverter:
         feedback = feedback or FeedbackConfig(seed=config.seed)
         check_encoder(self.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
         reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
-        runner = Runner(self.artifact.net, self.artifact.tokenizer, encoder, config, feedback)
+        model = self.artifact
+        runner = Runner(model.net, model.tokenizer, encoder, config, feedback, model.corrector)
         first = 0
 
         def result(found: Found) -> tuple[int, Inversion]:
@@ -307,13 +311,7 @@ class Inverter:
 
     def _identity(self) -> str:
         """A hash of the weights: results of another inverter must not be mixed with these."""
-        import hashlib
-
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.artifact.net.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return disk.weights_hash(self.artifact.net)
 
 
 def _checked_inversion(found: Found, n_best: int, tokenizer: Tokenizer) -> Inversion:

@@ -13,6 +13,7 @@ from unembed.decode.plan import Candidate
 from unembed.decode.predict import answer
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 
 DIM, VOCABULARY, MAX_TOKENS = 16, 64, 12
@@ -63,10 +64,11 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_inverter(seed: int = 0) -> Inverter:
+def make_inverter(seed: int = 0, corrects: bool = False) -> Inverter:
     net = make_net(seed)
     encoder = EncoderInfo("test", DIM, True, "")
-    return Inverter(Artifact(net, make_tokenizer(), Config(model=net.config), encoder))
+    corrector = Corrector(net).eval() if corrects else None
+    return Inverter(Artifact(net, make_tokenizer(), Config(model=net.config), encoder, corrector=corrector))
 
 
 @pytest.fixture(scope="session")

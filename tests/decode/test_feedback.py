@@ -11,7 +11,7 @@ from tests.decode.conftest import DIM, MASK, MAX_TOKENS, VOCABULARY, make_invert
 from unembed.cli import search as cli
 from unembed.decode import DecodeConfig
 from unembed.decode.feedback import FeedbackConfig
-from unembed.decode.feedback.propose import KINDS, Hypothesis, change, merge
+from unembed.decode.feedback.propose import CORRECTIONS, KINDS, Hypothesis, change, merge
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import tolerance
 from unembed.errors import CheckpointError, ConfigError, EncoderError
@@ -277,7 +277,7 @@ def hypothesis_of(tokens):
 
 @given(
     tokens=st.lists(st.integers(5, VOCABULARY - 1), min_size=1, max_size=MAX_TOKENS),
-    kind=st.sampled_from(sorted(KINDS)),
+    kind=st.sampled_from(sorted({**KINDS, **CORRECTIONS})),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=100, deadline=None)

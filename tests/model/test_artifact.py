@@ -15,6 +15,7 @@ from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError
 from unembed.model import artifact
 from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 
 
@@ -52,9 +53,10 @@ def test_bf16_is_half_the_size_and_close(made: Artifact, folder: Path, tmp_path:
     assert torch.allclose(loaded.embed.weight, made.net.embed.weight, rtol=0.01, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "corrector.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-def test_damaged_files_are_refused(folder: Path, name: str, damage: str) -> None:
+def test_damaged_files_are_refused(made: Artifact, tmp_path: Path, name: str, damage: str) -> None:
+    folder = artifact.save(tmp_path / "both", replace(made, corrector=Corrector(made.net)), "fp32")
     path = folder / name
     content = bytearray(path.read_bytes())
     if damage == "cut":
@@ -118,11 +120,12 @@ def test_vectors_of_another_encoder_are_refused(made: Artifact) -> None:
         artifact.check_encoder(made, dim=24, spec="other", fingerprint="other-1")
 
 
-def test_a_pickle_is_never_loaded(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["model.safetensors", "corrector.safetensors"])
+def test_a_pickle_is_never_loaded(folder: Path, name: str) -> None:
     """A torch.save file under the right name is refused before anything in it runs."""
-    torch.save({"a": torch.zeros(1)}, folder / "model.safetensors")
+    torch.save({"a": torch.zeros(1)}, folder / name)
     description = json.loads((folder / "config.json").read_text())
-    description["sha256"]["model.safetensors"] = file_sha256(folder / "model.safetensors")
+    description["sha256"][name] = file_sha256(folder / name)
     (folder / "config.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match="does not fit"):
         artifact.load(folder)

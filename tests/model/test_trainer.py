@@ -113,7 +113,7 @@ def test_a_run_folder_is_not_overwritten_or_mixed(data: Dataset, tmp_path: Path)
 def test_training_runs_in_bf16_where_that_is_fast(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unembed.model.trainer.fast_bf16", lambda device: True)
+    monkeypatch.setattr("unembed.model.loop.fast_bf16", lambda device: True)
     seen: list[torch.dtype] = []
     real = objective.cross_entropy
 

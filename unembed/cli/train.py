@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from unembed.errors import ConfigError
 
 if TYPE_CHECKING:
     from unembed.data.dataset import Dataset, Examples
+    from unembed.data.encoders import Encoder
     from unembed.model.artifact import Artifact
     from unembed.model.trainer import Event, Preview
 
@@ -32,6 +34,7 @@ def train(
     online: bool = False,
     resume: bool = False,
     init_from: str | None = None,
+    corrector_of: str | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -42,6 +45,7 @@ def train(
     unembed train data/corpus -o out/run --resume
     unembed train data/corpus -o out/run --online --encoder minilm
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
+    unembed train data/corpus -o out/both --corrector-of out/run --steps 1000
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
     ```
@@ -56,6 +60,8 @@ def train(
         online: Make the vectors while training; only tokens are needed (`unembed encode --stage tokens`).
         resume: Go on with the run in the output folder; start it if there is none.
         init_from: Start from the weights of this inverter, also one of another encoder.
+        corrector_of: Train a corrector for encoder feedback on top of this inverter (a folder, or "default"), which
+            stays as it is; the output folder holds both.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """
@@ -70,6 +76,8 @@ def train(
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
+    if init_from and corrector_of:
+        raise ConfigError("a corrector starts from its own inverter: leave out --init-from")
     start = artifact.load(init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
@@ -78,7 +86,10 @@ def train(
             last.update(event.metrics)
             _show(bar, event)
 
-        trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
+        if corrector_of:
+            _train_corrector(config, data, corrector_of, output, resume, report)
+        else:
+            trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
     if not console.is_first():
         return
     if json:
@@ -101,6 +112,47 @@ def _preview(model: Artifact, examples: Examples) -> Preview:
     }
     texts = zip(examples.texts, found, strict=True)
     return Preview(metrics, [(text, one.text) for text, one in list(texts)[:SAMPLES]])
+
+
+def _train_corrector(
+    config: settings.Config, data: Dataset, location: str, output: Path, resume: bool, report: Callable[[Event], None]
+) -> None:
+    """Beside the inverter's own loop: the encoder is needed, and each validation corrects the inverter's answers."""
+    import unembed
+    from unembed.model import corrector_trainer
+
+    inverter = unembed.load(None if location == "default" else location)
+    encoder = unembed.encoder(inverter.encoder.spec)
+
+    def preview(model: Artifact, examples: Examples) -> dict[str, float]:
+        return _after_one_correction(model, examples, encoder)
+
+    corrector_trainer.train(
+        config, data, inverter.artifact, encoder, output, resume=resume, preview=preview, report=report
+    )
+
+
+def _after_one_correction(model: Artifact, examples: Examples, encoder: Encoder) -> dict[str, float]:
+    """Token F1 and cosine of the inverter's answers before and after one correction."""
+    import numpy as np
+
+    from unembed.data.text import decode
+    from unembed.decode import DecodeConfig
+    from unembed.decode.feedback.correct import correct
+    from unembed.inverter import Inverter
+    from unembed.measure.metrics import token_f1
+
+    targets = examples.vectors.astype(np.float32)
+    rows = [list(one.tokens) for one in Inverter(model).invert(targets)]
+    metrics: dict[str, float] = {}
+    for when in ("before", "after"):
+        seen = encoder.encode(decode(model.tokenizer, rows))
+        cosine = (seen * targets).sum(1) / np.linalg.norm(seen, axis=1) / np.linalg.norm(targets, axis=1)
+        pairs = zip(examples.tokens, rows, strict=True)
+        metrics[f"token_f1_{when}"] = float(np.mean([token_f1(a.tolist(), b) for a, b in pairs]))
+        metrics[f"cosine_{when}"] = float(cosine.mean())
+        rows = correct(model, targets, rows, seen, DecodeConfig().repeat_penalty)
+    return metrics
 
 
 def _open(folder: Path, encoder: str | None, online: bool) -> Dataset:

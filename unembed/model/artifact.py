@@ -1,6 +1,7 @@
 """The inverter folder: what a trained inverter is on disk, and the checks it must pass to be loaded.
 
 model.safetensors   weights (bf16 or fp32)
+corrector.safetensors  those of the corrector for encoder feedback, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
 README.md           model card
@@ -8,9 +9,11 @@ README.md           model card
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +22,19 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from unembed.config import Config, from_dict, to_dict
 from unembed.data.shards import EncoderInfo as EncoderInfo
 from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
+from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 
 FORMAT = 1
-FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md")
+CORRECTOR = "corrector.safetensors"
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR)
 
 
 @dataclass(slots=True)
@@ -41,19 +47,24 @@ class Artifact:
     encoder: EncoderInfo
     info: dict[str, Any] = field(default_factory=dict)
     """What the card tells: data, metrics, examples."""
+    corrector: Corrector | None = None
 
 
 def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf16") -> Path:
     """Write the folder whole: into a temporary one first, then file by file with config.json last."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-    tensors = {
-        name: (tensor.to(kind) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
-        for name, tensor in artifact.net.state_dict().items()
-    }
+    weights: dict[str, Mapping[str, Tensor]] = {"model.safetensors": artifact.net.state_dict()}
+    if artifact.corrector is not None:
+        weights[CORRECTOR] = artifact.corrector.own
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
-        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
+        for part, named in weights.items():
+            tensors = {
+                name: (tensor.to(kind) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
+                for name, tensor in named.items()
+            }
+            save_file(tensors, temporary / part, metadata={"format": "pt"})
         artifact.tokenizer.save(str(temporary / "tokenizer.json"))
         description = {
             "format": FORMAT,
@@ -61,13 +72,15 @@ def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf1
             "encoder": asdict(artifact.encoder),
             "info": artifact.info,
             "dtype": dtype,
-            "sha256": {part: file_sha256(temporary / part) for part in ("model.safetensors", "tokenizer.json")},
+            "sha256": {part: file_sha256(temporary / part) for part in (*weights, "tokenizer.json")},
         }
         (temporary / "config.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
         (temporary / "README.md").write_text(render_card(description))
-        for part in ("model.safetensors", "tokenizer.json", "README.md", "config.json"):
+        for part in (*weights, "tokenizer.json", "README.md", "config.json"):
             (temporary / part).chmod(0o644)  # safetensors writes files that only their owner may read
             os.replace(temporary / part, folder / part)
+        if artifact.corrector is None:
+            (folder / CORRECTOR).unlink(missing_ok=True)  # of an inverter that was here before
     return folder
 
 
@@ -87,14 +100,32 @@ def load(location: str | Path) -> Artifact:
     except ConfigError as error:
         raise CheckpointError(f"{error} (the inverter was made by another version: upgrade unembed)") from None
     net = Denoiser(config.model)
+    _fill(folder / "model.safetensors", net.load_state_dict)
+    corrector = None
+    if CORRECTOR in description["sha256"]:
+        corrector = Corrector(net)
+        _fill(folder / CORRECTOR, corrector.load_own)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    corrector = None if corrector is None else corrector.eval()
+    return Artifact(net.eval(), tokenizer, config, encoder, description["info"], corrector)
+
+
+def weights_hash(net: Denoiser) -> str:
+    """A hash of the weights: results of another inverter must not be mixed with those of this one."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(net.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _fill(path: Path, take: Callable[[dict[str, Tensor]], object]) -> None:
+    """Hand the tensors of a file, in float32, to a network."""
     try:
-        weights = load_file(folder / "model.safetensors")
-        net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
+        take({k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()})
     except (SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{folder / 'model.safetensors'} does not fit its config.json ({reason})") from None
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return Artifact(net.eval(), tokenizer, config, encoder, description["info"])
+        raise CheckpointError(f"{path} does not fit its config.json ({reason})") from None
 
 
 def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: str = "") -> None:
@@ -113,9 +144,9 @@ def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: 
 
 
 def _hashes(description: dict[str, Any], folder: Path) -> dict[str, str]:
-    """The hashes of both files; without them a damaged file could pass."""
+    """The hashes of all files; without them a damaged file could pass."""
     hashes = description["sha256"]
-    if not isinstance(hashes, dict) or hashes.keys() != {"model.safetensors", "tokenizer.json"}:
+    if not isinstance(hashes, dict) or hashes.keys() - {CORRECTOR} != {"model.safetensors", "tokenizer.json"}:
         raise CheckpointError(f"{folder / 'config.json'} does not hold the hashes of its files: copy the folder again")
     return hashes
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unembed.data.shards import write_whole
 from unembed.errors import CheckpointError
 from unembed.model.batches import Cursor
-from unembed.model.denoiser import Denoiser
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class Progress:
     seconds: float = 0.0
 
 
-def save(path: Path, progress: Progress, net: Denoiser, ema: Denoiser, optimizers: list[Optimizer]) -> None:
+def save(path: Path, progress: Progress, net: nn.Module, ema: nn.Module, optimizers: list[Optimizer]) -> None:
     """Write the whole state, atomically."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("net.", net), ("ema.", ema)):
@@ -60,7 +59,7 @@ def read_progress(path: Path) -> Progress:
     return Progress(**values)
 
 
-def restore(path: Path, net: Denoiser, ema: Denoiser, optimizers: list[Optimizer]) -> None:
+def restore(path: Path, net: nn.Module, ema: nn.Module, optimizers: list[Optimizer]) -> None:
     """Load the saved tensors into these objects; the run must have the same configuration."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

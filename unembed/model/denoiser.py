@@ -96,12 +96,19 @@ class Denoiser(nn.Module):
         return F.pad(self.length(c), (1, 0), value=-torch.inf)
 
     def forward(
-        self, tokens: Tensor, t: Tensor, c: Tensor, valid: Tensor | None = None, at: Tensor | None = None
+        self,
+        tokens: Tensor,
+        t: Tensor,
+        c: Tensor,
+        valid: Tensor | None = None,
+        at: Tensor | None = None,
+        beside: Tensor | None = None,
     ) -> Tensor:
         """Hidden states of the text positions, ready for `logits`: (n, L, width).
 
         With `at` (m,), places in texts, counted through the batch (text * L + position), only there: (m, width).
-        `t` and `c` may have more rows than there are texts; what is computed of those is thrown away.
+        `t` and `c` may have more rows than there are texts; what is computed of those is thrown away. `beside` (n, L,
+        width) is added to the embedded tokens: what the corrector knows of a guess.
         """
         n, length = tokens.shape
         embedded = self.embed(tokens)  # (n, L, width)
@@ -112,6 +119,8 @@ class Denoiser(nn.Module):
             spoken = (embedded * visible[..., None]).sum(1) / math.sqrt(self.config.max_tokens)
             c = c + self.said(F.pad(spoken, (0, 0, 0, len(c) - n)))
         x = embedded + self.position[1 : length + 1]
+        if beside is not None:
+            x = x + beside
         x = self._frame(x, c, valid, length)
         x = self.embed_norm(x)
         packing = None

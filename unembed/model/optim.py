@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from unembed.config import TrainConfig
-from unembed.model.denoiser import Denoiser
 
 MUON_MATRICES = ("qkv.weight", "out.weight", "up.weight", "down.weight")
 
@@ -60,7 +59,7 @@ def waits_for_bag(name: str) -> bool:
     )  # fmt: skip
 
 
-def build(net: Denoiser, config: TrainConfig) -> list[Optimizer]:
+def build(net: nn.Module, config: TrainConfig) -> list[Optimizer]:
     """Optimizers for the trainable parameters. No weight decay on vectors and embeddings."""
     matrices, others, plain, embeddings = [], [], [], []
     for name, p in net.named_parameters():

@@ -9,6 +9,7 @@ from typing import Literal
 from unembed.decode.config import MIN_TEMPERATURE, _one_of, _whole, _within
 
 Gradients = Literal["auto", "off", "swaps", "guidance", "all"]
+UseOfCorrector = Literal["auto", "off", "only"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class FeedbackConfig:
     """Different texts that the encoder may be asked about for one vector, plus backward passes."""
     gradients: Gradients = "auto"
     """`off`: black box; `swaps`, `guidance`: one use of them, `all`: both; `auto`: `swaps`, if there are any."""
+    corrector: UseOfCorrector = "auto"
+    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser, under an overshot
+    vector; `only`: every proposal is a correction of a whole text, the loop of Vec2Text (population: its beam)."""
     starts: int = 4
     """Lengths that are decoded without feedback for the first population."""
     population: int = 6
@@ -28,7 +32,7 @@ class FeedbackConfig:
     temperature: float = 0.6
     """At which tokens are drawn for masked positions."""
     overshoot: float = 1.5
-    """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
+    """Without a corrector: masks are filled as if the vector lay so much further from the parent's, in distances."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
     swap_scale: float = 60.0
@@ -49,3 +53,4 @@ class FeedbackConfig:
         for name in ("overshoot", "likelihood_weight", "swap_scale", "guide_scale"):
             _within(name, getattr(self, name), 0, math.inf)
         _one_of("gradients", self.gradients, ("auto", "off", "swaps", "guidance", "all"))
+        _one_of("corrector", self.corrector, ("auto", "off", "only"))

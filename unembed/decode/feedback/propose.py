@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+
+from unembed.model.corrector import stretch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +21,9 @@ KINDS = {
     "delete": 1.5, "shrink": 1.0, "move": 1.0, "swap": 1.0,
 }  # fmt: skip
 """Kinds of change and how often each is drawn."""
-
+CORRECTIONS = {"correct": 4.0, "recast": 2.0}
+"""Those of a corrector: the whole text is written anew, at its length or at another one."""
+RECAST = 3  # by so many tokens at most
 
 # Where there is a gradient, so many orders of the words are drawn and the one that it likes best is tried.
 ORDERS = 16
@@ -69,6 +73,10 @@ def change(parent: Hypothesis, kind: str, mask: int, longest: int, rng: np.rando
     """A change of that kind; where it is impossible (no room to insert, nothing to delete) some masks instead."""
     n = len(parent.tokens)
     tokens, order = list(parent.tokens), list(range(n))
+    if kind in CORRECTIONS:
+        length = n if kind == "correct" else n + int(rng.integers(1, RECAST + 1)) * (-1) ** int(rng.integers(2))
+        length = min(max(1, length), longest)
+        return Draft([mask] * length, stretch(order, length))
     if kind in ("insert", "insert-span") and n < longest:
         place, count = int(rng.integers(n + 1)), 1 if kind == "insert" else min(int(rng.integers(2, 4)), longest - n)
         order[place:place] = [-1] * count
@@ -106,10 +114,10 @@ def merge(parent: Hypothesis, children: Sequence[Hypothesis]) -> Merged | None:
     return (tokens, confidence) if count > 1 else None
 
 
-def draw_kind(rng: np.random.Generator) -> str:
+def draw_kind(kinds: Mapping[str, float], rng: np.random.Generator) -> str:
     """A kind of change."""
-    weights = np.array(list(KINDS.values()))
-    return list(KINDS)[int(rng.choice(len(weights), p=weights / weights.sum()))]
+    weights = np.array(list(kinds.values()))
+    return list(kinds)[int(rng.choice(len(weights), p=weights / weights.sum()))]
 
 
 def draw_parent(population: Sequence[Hypothesis], rng: np.random.Generator) -> Hypothesis:

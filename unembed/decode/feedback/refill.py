@@ -14,6 +14,7 @@ from unembed.decode.head import PLACES, pad_rows
 
 if TYPE_CHECKING:
     from unembed.decode.feedback.whitebox import Slopes
+    from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
 
 BATCH = 64
@@ -31,6 +32,8 @@ class Blank:
     c: Tensor  # (width,) the condition
     u: Tensor  # (passes, L) random numbers
     temperature: float
+    guess: list[int] | None = None
+    """The text to correct, at this length: the corrector fills the masks, and `c` is its condition."""
     push: Tensor | None = None
     """(L, d): what it gives multiplied with the words is added to the logits."""
     guide: float = 0.0
@@ -43,16 +46,23 @@ class Blank:
 class Filler:
     """Fills blanks in place."""
 
-    def __init__(self, net: Denoiser, repeat_penalty: float, slopes: Slopes | None) -> None:
-        self._net, self._penalty, self._slopes = net, repeat_penalty, slopes
+    def __init__(
+        self, net: Denoiser, repeat_penalty: float, slopes: Slopes | None = None, corrector: Corrector | None = None
+    ) -> None:
+        self._net, self._penalty, self._slopes, self._corrector = net, repeat_penalty, slopes, corrector
 
     def fill(self, blanks: Sequence[Blank], passes: int) -> None:
         """Fill every mask; in each pass the surest share of those that are left."""
         for number in range(passes):
-            masked = [blank for blank in blanks if self._net.config.mask_id in blank.tokens]
-            masked.sort(key=lambda blank: len(blank.tokens))  # so that little is padded
-            for first in range(0, len(masked), BATCH):
-                self._pass(masked[first : first + BATCH], number, passes - number)
+            for corrected in (False, True):
+                masked = [
+                    blank
+                    for blank in blanks
+                    if self._net.config.mask_id in blank.tokens and (blank.guess is not None) == corrected
+                ]
+                masked.sort(key=lambda blank: len(blank.tokens))  # so that little is padded
+                for first in range(0, len(masked), BATCH):
+                    self._pass(masked[first : first + BATCH], number, passes - number)
 
     def _pass(self, batch: list[Blank], number: int, left: int) -> None:
         tokens, at, hidden = self._hidden(batch)  # (n, L), (m, 2), (m, width)
@@ -84,13 +94,14 @@ class Filler:
         valid = torch.arange(longest) < lengths[:, None]
         masked = (tokens == mask) & valid
         places = masked.flatten().nonzero()[:, 0]
-        hidden: Tensor = self._net(
-            tokens.to(device),
-            pad_rows(masked.sum(1) / lengths).to(device),
-            pad_rows(torch.stack([blank.c for blank in batch])).to(device),
-            None if bool(valid.all()) else valid.to(device),
-            pad_rows(places).to(device),
-        )
+        t, c = masked.sum(1) / lengths, torch.stack([blank.c for blank in batch])
+        given = (tokens.to(device), pad_rows(t).to(device), pad_rows(c).to(device))
+        where = (None if bool(valid.all()) else valid.to(device), pad_rows(places).to(device))
+        if self._corrector is not None and batch[0].guess is not None:
+            guesses = [[*(blank.guess or []), *[mask] * (longest - len(blank.tokens))] for blank in batch]
+            hidden = self._corrector(*given, torch.tensor(guesses, device=device), *where)
+        else:
+            hidden = self._net(*given, *where)
         return tokens, masked.nonzero(), hidden[: len(places)]
 
     def _logits(self, hidden: Tensor, around: Tensor) -> Tensor:

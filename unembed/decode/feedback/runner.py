@@ -15,7 +15,7 @@ from unembed.decode import engine
 from unembed.decode.engine import inference
 from unembed.decode.feedback.ask import Asker, Encodes
 from unembed.decode.feedback.config import FeedbackConfig
-from unembed.decode.feedback.propose import Hypothesis, change, draw_kind, draw_parent
+from unembed.decode.feedback.propose import CORRECTIONS, KINDS, Hypothesis, change, draw_kind, draw_parent
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import tolerance
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from unembed.decode.config import DecodeConfig
     from unembed.decode.plan import Candidate
+    from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
 
 # Passes in which the masks of a proposal are filled.
@@ -66,12 +67,24 @@ class Runner:
     """What the searches of all vectors share."""
 
     def __init__(
-        self, net: Denoiser, tokenizer: Tokenizer, encoder: Encodes, decoding: DecodeConfig, config: FeedbackConfig
+        self,
+        net: Denoiser,
+        tokenizer: Tokenizer,
+        encoder: Encodes,
+        decoding: DecodeConfig,
+        config: FeedbackConfig,
+        corrector: Corrector | None = None,
     ) -> None:
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
+        self._corrector = None if config.corrector == "off" else corrector
+        if config.corrector == "only" and corrector is None:
+            raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
+        self._kinds = KINDS if self._corrector is None else {**KINDS, **CORRECTIONS}
+        if config.corrector == "only":
+            self._kinds = CORRECTIONS
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
         self.asker = Asker(encoder, net.config.vector_dim)
-        self._filler = Filler(net, decoding.repeat_penalty, self._slopes)
+        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector)
 
     def run(
         self,
@@ -165,26 +178,39 @@ class Runner:
                 blank = Blank(tokens, sure, torch.empty(0), torch.empty(0), 1.0)  # nothing to fill
                 drafts.append((search, blank, "merge", None))
                 aims.append((search, search.population[0]))
-            for _ in range(config.proposals - len(search.merged)):  # some will be known already
-                parent, kind = draw_parent(search.population, search.rng), draw_kind(search.rng)
+            for parent in self._parents(search, config.proposals - len(search.merged)):  # some will be known already
+                kind = draw_kind(self._kinds, search.rng)
                 draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
                 u = torch.from_numpy(search.rng.random((PASSES, len(draft.tokens))))
                 blank = Blank(draft.tokens, sure, torch.empty(0), u, config.temperature * search.heat)
+                if self._corrector is not None:
+                    blank.guess = [parent.tokens[k] for k in draft.aligned]
                 if parent.slope is not None:
                     blank.push = config.swap_scale * parent.slope[draft.aligned]
                 drafts.append((search, blank, kind, parent))
                 aims.append((search, parent))
         with inference(self._net, self._decoding.precision):
-            for (_, blank, _, _), c in zip(drafts, self._overshot(aims), strict=True):
+            for (_, blank, _, _), c in zip(drafts, self._aimed(aims), strict=True):
                 blank.c = c
             self._filler.fill([blank for _, blank, _, _ in drafts], PASSES)
         self._ask_blanks(drafts)
 
-    def _overshot(self, parents: list[tuple[Search, Hypothesis]]) -> Tensor:
-        """The condition of vectors beyond the target, seen from the parent's vector: words it lacks get likelier."""
+    def _parents(self, search: Search, count: int) -> list[Hypothesis]:
+        """Whom to change; in Vec2Text's loop every one of the beam as often."""
+        if self._config.corrector == "only":
+            return [search.population[k % len(search.population)] for k in range(count)]
+        return [draw_parent(search.population, search.rng) for _ in range(count)]
+
+    def _aimed(self, parents: list[tuple[Search, Hypothesis]]) -> Tensor:
+        """The conditions under which parents are changed: what their vectors lack shall come.
+
+        Without a corrector that of a vector beyond the target, seen from the parent's: words it lacks get likelier.
+        """
         target = np.stack([search.vector for search, _ in parents])
         there = np.stack([parent.vector for _, parent in parents])
+        if self._corrector is not None:
+            return self._corrector.condition(self._given(target), self._given(there))
         aim = target + self._config.overshoot * (target - there)
         return self._conditions(aim / np.linalg.norm(aim, axis=1, keepdims=True))
 
@@ -230,9 +256,12 @@ class Runner:
         return Blank([self._net.config.mask_id] * length, [0.0] * length, c, torch.zeros(passes, length), 1.0)
 
     def _conditions(self, units: NDArray[np.float32]) -> Tensor:
-        """Of unit vectors (n, d), at the length that the encoder's vectors have."""
+        return self._net.condition(self._given(units))
+
+    def _given(self, units: NDArray[np.float32]) -> Tensor:
+        """Unit vectors (n, d) at the length that the encoder's have."""
         given = torch.from_numpy((units * self._net.config.vector_norm).astype(np.float32))
-        return self._net.condition(given.to(self._net.bias.device))
+        return given.to(self._net.bias.device)
 
     def _differentiate(self, active: list[Search]) -> None:
         """The gradient near the best hypotheses that have none yet; one query is left to use it."""

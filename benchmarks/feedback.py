@@ -71,7 +71,9 @@ def run(
     try:
         for first in range(0, len(vectors), batch):
             found = list(
-                Runner(net, tokenizer, watched, DecodeConfig(), config).run(vectors[first : first + batch], 64)
+                Runner(net, tokenizer, watched, DecodeConfig(), config, inverter.artifact.corrector).run(
+                    vectors[first : first + batch], 64
+                )
             )
             assert all(one.queries <= config.budget for one in found)
     finally:

@@ -3,7 +3,8 @@
 #
 #   bash runs/minilm.sh first CORPUS OUT      conditioner, then the denoiser, from the encoder's own layers
 #   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
-#   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB), with scores in its card
+#   bash runs/minilm.sh corrector CORPUS OUT  the corrector for encoder feedback, on top of unembed/weights/minilm, which stays as it is
+#   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
 #   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 180224
@@ -21,7 +22,11 @@ case "${1:-}" in
   next)
     unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
       --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
+  corrector)
+    unembed train "$2" -o "$3/run" --resume --corrector-of unembed/weights/minilm --steps "${STEPS:-520}" --set train.lr=0.0002 \
+      --set train.warmup_steps=30 --set train.ema=0.98 --set train.decay_share=0.6 --set train.validate_texts=256 \
+      --set train.preview_texts=128 --set train.validate_every=80 --set train.save_every=25 ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
-  *) sed -n '2,12p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,13p' "$0" >&2; exit 2 ;;
 esac

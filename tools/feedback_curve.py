@@ -1,12 +1,14 @@
 """Measure encoder feedback: quality against what was spent, for every arm on the same held-out texts.
 
-    unembed encode /work/shared/corpus/en -o /tmp/fb --split test --limit 400
-    python tools/feedback_curve.py /tmp/fb -n 100 -o results/feedback.json --chart docs/images/feedback.svg
+    unembed encode /work/shared/corpus/en -o /tmp/fb --split test --limit 2200
+    python tools/feedback_curve.py /tmp/fb -n 300 -o results/feedback.json --chart docs/images/feedback.svg
     python tools/feedback_curve.py -o results/feedback.json --chart docs/images/feedback.svg   # draw again
 
 A search does not look ahead to its budget, so one run at the largest budget gives the whole curve: the answer that
-stood when so much was spent. "no feedback" is the first text of each search. What was searched is kept in
-`<output>.part` after each batch of texts; the same command goes on from there.
+stood when so much was spent, and the CPU time that a text had taken by then. "no feedback" is the first text of each
+search. Batches of texts are searched in `--jobs` processes of one thread. What was searched is kept in
+`<output>.part`; the same command goes on from there, and one with other arms, more texts or a larger budget adds to
+the rows that are in the file.
 """
 
 from __future__ import annotations
@@ -14,13 +16,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the path and the package is not
@@ -36,70 +43,96 @@ from unembed.measure import provenance  # noqa: E402
 from unembed.measure.bootstrap import estimate  # noqa: E402
 from unembed.measure.metrics import Bleu, score_texts  # noqa: E402
 from unembed.measure.plot import Point, Series, line_chart  # noqa: E402
+from unembed.measure.table import feedback_table  # noqa: E402
+from unembed.model.artifact import weights_hash  # noqa: E402
+
+Vectors = npt.NDArray[np.float32]
 
 BUDGETS = (10, 32, 100, 320)
+# Vec2Text's loop with a beam of 8: each is corrected into 8 texts a round, and the cosine alone decides.
+LOOP = {"gradients": "off", "corrector": "only", "starts": 1, "population": 8, "likelihood_weight": 0.0}
 ARMS: dict[str, dict[str, Any]] = {
     "black box": {"gradients": "off"},
-    "swaps": {"gradients": "swaps"},
+    "white box": {"gradients": "swaps"},
+    "Vec2Text's loop": {**LOOP, "proposals": 64},
+    "Vec2Text's loop, 16 a round": {**LOOP, "proposals": 16},
+    "black box, no corrector": {"gradients": "off", "corrector": "off"},
+    "black box, neither corrector nor overshoot": {"gradients": "off", "corrector": "off", "overshoot": 0.0},
+    "white box, no corrector": {"gradients": "swaps", "corrector": "off"},
     "guidance": {"gradients": "guidance"},
-    "all": {"gradients": "all"},
-    "black box, no overshoot": {"gradients": "off", "overshoot": 0.0},
+    "swaps and guidance": {"gradients": "all"},
+    "float32 vectors": {"gradients": "off"},
+    "int8 vectors": {"gradients": "off"},
+    "3 decimals": {"gradients": "off"},
+    "first 128 dimensions": {"gradients": "off"},
 }
+PRECISIONS: dict[str, Callable[[Vectors], Vectors]] = {
+    "float32 vectors": lambda exact: exact,
+    "int8 vectors": lambda exact: np.rint(exact * 127 / np.abs(exact).max(1, keepdims=True)).astype(np.float32),
+    "3 decimals": lambda exact: np.round(exact, 3),
+    "first 128 dimensions": lambda exact: np.where(np.arange(exact.shape[1]) < 128, exact, np.float32(0)),
+}
+"""How the target vectors were stored, where it is not float16."""
 NO_FEEDBACK = "no feedback"
+CURVES = ("black box", "white box", "Vec2Text's loop", "black box, no corrector")
 
 
 def main(arguments: list[str]) -> int:
     """Search, score, keep, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", type=Path, help="a dataset folder; without one the chart is drawn again")
-    parser.add_argument("-n", type=int, default=100, help="texts")
-    parser.add_argument("--batch", type=int, default=20, help="texts searched together; kept after each")
+    parser.add_argument("dataset", nargs="?", type=Path, help="a folder; without one the charts are drawn again")
+    parser.add_argument("-n", type=int, default=300, help="texts")
+    parser.add_argument("--split", default="test", choices=["test", "validation"])
+    parser.add_argument("--batch", type=int, default=25, help="texts searched together; kept after each")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS))
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=list(ARMS)[:3], choices=list(ARMS))
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all arms, to try them")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inverter", help="a folder; without one the shipped inverter")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--chart", type=Path)
+    parser.add_argument("--chart", type=Path, help="an SVG; a second one, against seconds, is put beside it")
     options = parser.parse_args(arguments)
     if options.dataset:
         results = measure(options)
         write_whole(options.output, lambda part: part.write_text(json.dumps(results, indent=1) + "\n"))
-        Path(f"{options.output}.part").unlink(missing_ok=True)
     results = json.loads(options.output.read_text())
     if options.chart:
         write_whole(options.chart, lambda part: part.write_text(draw(results)))
-    sys.stdout.write(table(results) + "\n")
+        beside = options.chart.with_stem(options.chart.stem + "_seconds")
+        write_whole(beside, lambda part: part.write_text(draw(results, against="cpu_seconds")))
+    sys.stdout.write(feedback_table(results) + "\n")
     return 0
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All arms on the same texts."""
+    """All arms on the same texts; rows of other arms that the file has of the same texts and weights stay."""
     dataset = Dataset(options.dataset)
-    examples = dataset.sample("test", options.n, options.seed)
-    inverter = unembed.load()
+    examples = dataset.sample(options.split, options.n, options.seed)
+    inverter = unembed.load(options.inverter)
     given = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
     base = replace(FeedbackConfig(budget=max(options.budgets), seed=options.seed), **given)
     arms = {name: replace(base, **ARMS[name]) for name in options.arms}
-    keeper = Keeper(Path(f"{options.output}.part"), f"{dataset.fingerprint} {_weights(inverter)} {options.n}")
-    searches = {name: search(name, inverter, examples, config, options.batch, keeper) for name, config in arms.items()}
-    most = max(options.budgets)
-    rows = [score(NO_FEEDBACK, 0, searches[options.arms[0]], examples, inverter, options.seed, False)]
+    what = {"n": len(examples.texts), "seed": options.seed, "split": options.split, "dataset": dataset.fingerprint}
+    what["weights"] = weights_hash(inverter.artifact.corrector or inverter.artifact.net)
+    keeper = Keeper(Path(f"{options.output}.part"), json.dumps(what))
+    with ProcessPoolExecutor(
+        options.jobs, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(options.inverter,)
+    ) as pool:
+        searches = {name: search(name, pool, examples, arms[name], options.batch, keeper) for name in arms}
+    rows = [score(NO_FEEDBACK, 0, next(iter(searches.values())), examples, inverter, options.seed)]
     for name, found in searches.items():
-        for budget in options.budgets:
-            rows.append(score(name, budget, found, examples, inverter, options.seed, budget == most))
+        rows += [score(name, budget, found, examples, inverter, options.seed) for budget in sorted(options.budgets)]
+    settings = {name: asdict(config) for name, config in arms.items()}
+    commands = [provenance.command_line()]
+    before = json.loads(options.output.read_text()) if options.output.exists() else {}
+    if all(before.get(key) == value for key, value in what.items()):
+        kept = [row for row in before["rows"] if row["arm"] not in {NO_FEEDBACK, *arms}]
+        rows, settings, commands = rows + kept, {**before["settings"], **settings}, [*before["commands"], *commands]
     return {
-        "n": len(examples.texts),
-        "seed": options.seed,
-        "split": "test",
-        "dataset": dataset.fingerprint,
-        "weights": _weights(inverter),
-        "settings": {name: asdict(config) for name, config in arms.items()},
-        "rows": rows,
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "command": provenance.command_line(),
-        "date": provenance.now(),
-    }
+        **what, "settings": settings, "rows": rows, "versions": provenance.versions(),
+        "machine": provenance.machine(), "commands": commands, "date": provenance.now(),
+    }  # fmt: skip
 
 
 class Keeper:
@@ -122,34 +155,63 @@ class Keeper:
         return hashlib.sha256(json.dumps([self._key, *what], default=str).encode()).hexdigest()[:24]
 
 
+_here: dict[str, Any] = {}
+
+
+def _prepare(inverter: str | None) -> None:
+    """What a process loads once."""
+    torch.set_num_threads(1)
+    _here["inverter"] = unembed.load(inverter)
+    _here["encoder"] = unembed.encoder(_here["inverter"].encoder.spec)
+
+
+def search_batch(name: str, texts: list[str], vectors: Vectors, config: FeedbackConfig) -> dict[str, Any]:
+    """The history of every text's search, what was spent, and how the CPU time of the batch grew with that."""
+    inverter, encoder = _here["inverter"], _here["encoder"]
+    if name in PRECISIONS:
+        vectors = PRECISIONS[name](encoder.encode(texts))
+    model = inverter.artifact
+    runner = Runner(model.net, model.tokenizer, encoder, DecodeConfig(), config, model.corrector)
+    began = time.process_time()
+    pace: list[tuple[float, float]] = []
+
+    def clock(spent: int, total: int) -> None:
+        pace.append((spent / len(texts), time.process_time() - began))
+
+    found = sorted(runner.run(vectors, 64, clock), key=lambda one: one.row)
+    return {
+        "histories": [one.history for one in found],
+        "spent": [(one.queries, one.gradients) for one in found],
+        "pace": [pace],
+    }
+
+
 def search(
-    name: str, inverter: Inverter, examples: Examples, config: FeedbackConfig, batch: int, keeper: Keeper
+    name: str, pool: Executor, examples: Examples, config: FeedbackConfig, batch: int, keeper: Keeper
 ) -> dict[str, Any]:
-    """The history of every text's search, and the time all took."""
-    total: dict[str, Any] = {"histories": [], "spent": [], "seconds": 0.0, "cpu_seconds": 0.0}
-    encoder = unembed.encoder(inverter.encoder.spec)
+    """All texts, in batches."""
+    waiting = {}
+    known = {}
     for first in range(0, len(examples.texts), batch):
-        what = (asdict(config), first, batch)
-        kept = keeper.get(*what)
-        if kept is None:
-            runner = Runner(inverter.artifact.net, inverter.artifact.tokenizer, encoder, DecodeConfig(), config)
-            vectors = examples.vectors[first : first + batch].astype(np.float32)
-            began, worked = time.perf_counter(), time.process_time()
-            found = sorted(runner.run(vectors, 64), key=lambda one: one.row)
-            kept = {
-                "histories": [one.history for one in found],
-                "spent": [(one.queries, one.gradients) for one in found],
-                "seconds": time.perf_counter() - began,
-                "cpu_seconds": time.process_time() - worked,
-            }
-            keeper.put(kept, *what)
-        total = {key: total[key] + kept[key] for key in total}
-        sys.stderr.write(f"{name}: {min(first + batch, len(examples.texts))} of {len(examples.texts)}\n")
-    return total
+        what = (name if name in PRECISIONS else "", asdict(config), first, batch)
+        known[first] = keeper.get(*what)
+        if known[first] is None:
+            rows = slice(first, first + batch)
+            vectors = examples.vectors[rows].astype(np.float32)
+            waiting[pool.submit(search_batch, name, examples.texts[rows], vectors, config)] = what
+    for done in as_completed(waiting):
+        what = waiting[done]
+        known[what[2]] = done.result()
+        keeper.put(known[what[2]], *what)
+        count = sum(one is not None for one in known.values())
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {name}: {count} of {len(known)} batches\n")
+    return {
+        key: [one for first in sorted(known) for one in known[first][key]] for key in ("histories", "spent", "pace")
+    }
 
 
 def score(
-    name: str, budget: int, found: dict[str, Any], examples: Examples, inverter: Inverter, seed: int, whole: bool
+    name: str, budget: int, found: dict[str, Any], examples: Examples, inverter: Inverter, seed: int
 ) -> dict[str, Any]:
     """Metrics of the answers that stood when the budget was spent; at 0 of the first ones."""
     answers = [[one for one in history if one[0] <= max(budget, history[0][0])][-1] for history in found["histories"]]
@@ -162,64 +224,45 @@ def score(
     metrics = estimate(wanted, resamples=1000, seed=seed)
     row: dict[str, Any] = {"arm": name, "budget": budget}
     row["metrics"] = {key: asdict(value) for key, value in metrics.items()}
-    if whole:  # what was spent, and the time, are known of whole searches only
-        queries, gradients = np.mean(found["spent"], axis=0)
-        row |= {"queries": round(float(queries), 1), "gradients": round(float(gradients), 1)}
-        row |= {key: round(found[key] / len(texts), 2) for key in ("seconds", "cpu_seconds")}
+    # A batch's rounds are at the same step for all its texts: between two of them the time is drawn as a line.
+    seconds = [np.interp(budget, *np.transpose(pace)) / share for pace, share in _shares(found)]
+    row["cpu_seconds"] = round(float(np.mean(seconds)), 3)
+    queries, gradients = (np.array(column) for column in zip(*found["spent"], strict=True))
+    if budget >= (queries + gradients).max():  # how it divides is known of whole searches only
+        row |= {"queries": round(float(queries.mean()), 1), "gradients": round(float(gradients.mean()), 1)}
     return row
 
 
-def draw(results: dict[str, Any], metric: str = "token_f1") -> str:
-    """The curves."""
-    base = next(row for row in results["rows"] if row["arm"] == NO_FEEDBACK)["metrics"][metric]["value"]
-    arms = list(dict.fromkeys(row["arm"] for row in results["rows"] if row["arm"] != NO_FEEDBACK))
-    series = [
-        Series(
-            arm,
-            [
-                Point(row["budget"], m["value"], m["low"], m["high"])
-                for row in results["rows"]
-                if row["arm"] == arm
-                for m in [row["metrics"][metric]]
-            ],
-        )
-        for arm in arms
-    ]
-    budgets = sorted({row["budget"] for row in results["rows"]} - {0})
-    series.append(Series(NO_FEEDBACK, [Point(budgets[0], base), Point(budgets[-1], base)]))
+def _shares(found: dict[str, Any]) -> list[tuple[list[tuple[float, float]], int]]:
+    """Of every batch its pace, and the texts in it."""
+    batches = len(found["pace"])
+    size = -(-len(found["histories"]) // batches)
+    counts = [len(found["histories"][k * size : (k + 1) * size]) for k in range(batches)]
+    return list(zip(found["pace"], counts, strict=True))
+
+
+def draw(results: dict[str, Any], metric: str = "token_f1", against: str = "budget") -> str:
+    """The curves of the main arms."""
+    base = next(row for row in results["rows"] if row["arm"] == NO_FEEDBACK)
+    series = []
+    for arm in [name for name in CURVES if any(row["arm"] == name for row in results["rows"])]:
+        points = []
+        for row in results["rows"]:
+            if row["arm"] == arm:
+                value = row["metrics"][metric]
+                points.append(Point(row[against], value["value"], value["low"], value["high"]))
+        series.append(Series(arm, points))
+    places = sorted(point.x for one in series for point in one.points)
+    level = base["metrics"][metric]["value"]
+    series.append(Series(NO_FEEDBACK, [Point(places[0], level), Point(places[-1], level)]))
+    spent = "encoder queries and backward passes" if against == "budget" else "CPU seconds"
     return line_chart(
         series,
-        title=f"Encoder feedback: token F1 against what was spent ({results['n']} unseen texts)",
-        x_label="encoder queries and backward passes for one text",
+        title=f"Encoder feedback: token F1 against {spent} ({results['n']} unseen texts)",
+        x_label=f"{spent} for one text",
         y_label="token F1",
         log_x=True,
     )
-
-
-def table(results: dict[str, Any]) -> str:
-    """A row for each arm and budget, as markdown."""
-    lines = [
-        "| arm | budget | queries / gradients | token F1 | BLEU | exact % | cosine | CPU s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in results["rows"]:
-        f1, bleu, exact, cosine = (row["metrics"][key] for key in ("token_f1", "bleu", "exact_match", "cosine"))
-        whole = "queries" in row
-        spent = f"{row['queries']:.0f} / {row['gradients']:.0f}" if whole else ""
-        lines.append(
-            f"| {row['arm']} | {row['budget']} | {spent} | {f1['value']:.3f} [{f1['low']:.3f}, {f1['high']:.3f}] | "
-            f"{bleu['value']:.1f} | {100 * exact['value']:.1f} | {cosine['value']:.3f} | "
-            f"{row['cpu_seconds'] if whole else ''} |"
-        )
-    return "\n".join(lines)
-
-
-def _weights(inverter: Inverter) -> str:
-    """A hash of the weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(inverter.artifact.net.state_dict().items()):
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

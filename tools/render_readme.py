@@ -9,11 +9,13 @@ A place for a table of `results/main.json`, each marker on a line of its own:
     <!-- /results:main -->
 
 `view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of
-the last three.
+the last three. `results:feedback` is the table of `tools/feedback_curve.py`, of the arms and budgets that are named:
+`arms=black-box,white-box` (- for a blank), `budgets=100,320`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -24,10 +26,11 @@ sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the p
 from unembed.data.shards import write_whole  # noqa: E402
 from unembed.errors import ConfigError, UnembedError  # noqa: E402
 from unembed.measure.results import Results, load  # noqa: E402
-from unembed.measure.table import markdown_table  # noqa: E402
+from unembed.measure.table import feedback_table, markdown_table  # noqa: E402
 
 _BEGIN = re.compile(r"^<!-- results:(?P<name>[\w-]+)(?P<options>[^<>]*?) -->$", re.MULTILINE)
 _OPTIONS = ("view", "columns", "system")
+_FEEDBACK_OPTIONS = ("arms", "budgets")
 
 
 def render(text: str, root: Path) -> str:
@@ -38,22 +41,38 @@ def render(text: str, root: Path) -> str:
         end = text.find(closing, begin.end())
         if end < 0 or _BEGIN.search(text, begin.end(), end):
             raise ConfigError(f"the table {begin[0]} does not end: write {closing} on a line below it")
-        results = load(root / "results" / f"{begin['name']}.json")
-        done += [text[place : begin.end()], "\n", table(results, begin["options"].split()), "\n"]
+        path, words = root / "results" / f"{begin['name']}.json", begin["options"].split()
+        made = feedback(path, words) if begin["name"] == "feedback" else table(load(path), words)
+        done += [text[place : begin.end()], "\n", made, "\n"]
         place = end
     return "".join([*done, text[place:]])
 
 
 def table(results: Results, words: list[str]) -> str:
     """The table that the options of a marker ask for."""
-    options = dict.fromkeys(_OPTIONS, "")
+    options = read_options(words, _OPTIONS)
+    columns = options["columns"].split(",") if options["columns"] else ()
+    return markdown_table(results, options["view"] or "systems", columns, options["system"])
+
+
+def feedback(path: Path, words: list[str]) -> str:
+    """The table of encoder feedback."""
+    options = read_options(words, _FEEDBACK_OPTIONS)
+    arms, budgets = (value.split(",") if value else [] for value in options.values())
+    return feedback_table(
+        json.loads(path.read_text()), [arm.replace("-", " ") for arm in arms], [int(b) for b in budgets]
+    )
+
+
+def read_options(words: list[str], known: tuple[str, ...]) -> dict[str, str]:
+    """Words of the form name=value, of the names that are known."""
+    options = dict.fromkeys(known, "")
     for word in words:
         key, equals, value = word.partition("=")
         if key not in options or not equals:
-            raise ConfigError(f"cannot read {word!r} in a results marker: its options are {'=, '.join(_OPTIONS)}=")
+            raise ConfigError(f"cannot read {word!r} in a results marker: its options are {'=, '.join(known)}=")
         options[key] = value
-    columns = options["columns"].split(",") if options["columns"] else ()
-    return markdown_table(results, options["view"] or "systems", columns, options["system"])
+    return options
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:

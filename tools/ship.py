@@ -35,10 +35,10 @@ def main(arguments: list[str], place: Path = PLACE) -> int:
     if len(arguments) == 2:
         notes += measured(Path(arguments[1]))
     artifact.save(place, replace(inverter, info={**inverter.info, "notes": notes.strip()}), "bf16")
-    size = sum(file.stat().st_size for file in place.iterdir())
-    if size > LARGEST:
-        sys.stderr.write(f"{place} has {size:,} bytes, more than {LARGEST:,}: do not commit it\n")
-        return 1
+    for file in place.iterdir():
+        if file.stat().st_size > LARGEST:
+            sys.stderr.write(f"{file} has {file.stat().st_size:,} bytes, more than {LARGEST:,}: do not commit it\n")
+            return 1
     return 0
 
 

@@ -22,7 +22,7 @@ def inverter():
 def correcting():
     """With a corrector that hears its guess, though it has learned nothing."""
     made = make_inverter(corrects=True)
-    torch.nn.init.normal_(made.artifact.corrector.guess.weight, std=0.05, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(made.artifact.corrector.guess.weight, std=0.5, generator=torch.Generator().manual_seed(0))
     return made
 
 

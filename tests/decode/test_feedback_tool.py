@@ -21,22 +21,28 @@ def dataset(tmp_path_factory):
 
 def test_one_run_gives_the_curve_and_is_not_searched_twice(dataset, tmp_path, capsys, monkeypatch):
     out, chart = tmp_path / "feedback.json", tmp_path / "feedback.svg"
-    command = [str(dataset), "-n", "2", "--batch", "1", "--budgets", "4", "12", "--arms", "black box", "-o", str(out)]
+    command = [str(dataset), "-n", "2", "--batch", "1", "--budgets", "4", "12", "-o", str(out), "--jobs", "1"]
     monkeypatch.setattr(feedback_curve, "estimate", None)  # stopped before it is scored
     with pytest.raises(TypeError):
-        feedback_curve.main(command)
+        feedback_curve.main([*command, "--arms", "black box", "int8 vectors"])
     monkeypatch.undo()
-    monkeypatch.setattr(feedback_curve, "Runner", None)  # what was searched is kept
-    assert feedback_curve.main([*command, "--chart", str(chart)]) == 0
+    monkeypatch.setattr(feedback_curve.Keeper, "put", None)  # what was searched is kept, and not searched again
+    assert feedback_curve.main([*command, "--arms", "black box"]) == 0
+    assert feedback_curve.main([*command, "--arms", "int8 vectors", "--chart", str(chart)]) == 0
     results = json.loads(out.read_text())
     rows = {(row["arm"], row["budget"]): row for row in results["rows"]}
-    assert list(rows) == [("no feedback", 0), ("black box", 4), ("black box", 12)]
+    arms = [(arm, budget) for arm in ("int8 vectors", "black box") for budget in (4, 12)]
+    assert list(rows) == [("no feedback", 0), *arms]  # the second command added its arm
+    assert len(results["commands"]) == 2
     assert rows["black box", 12]["queries"] == 12
-    cosines = [row["metrics"]["cosine"]["value"] for row in results["rows"]]
+    cosines = [rows[key]["metrics"]["cosine"]["value"] for key in (("no feedback", 0), *arms[2:])]
     assert cosines == sorted(cosines)
-    assert not (tmp_path / "feedback.json.part").exists()
+    assert 0 < rows["black box", 4]["cpu_seconds"] < rows["black box", 12]["cpu_seconds"]
     first = chart.read_text()
     assert "2 unseen texts" in first
+    assert "CPU seconds" in (tmp_path / "feedback_seconds.svg").read_text()
+    capsys.readouterr()
     assert feedback_curve.main(["-o", str(out), "--chart", str(chart)]) == 0
     assert chart.read_text() == first
     assert "| black box | 12 |" in capsys.readouterr().out
+    assert feedback_curve.feedback_table(results, ["black box"], [12]).count("\n") == 2

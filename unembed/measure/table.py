@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from unembed.errors import ConfigError
 from unembed.measure.metrics import METRICS, Metric
@@ -41,6 +42,19 @@ def markdown_table(results: Results, view: str = "systems", columns: Sequence[st
     if view == "samples":
         return markdown([["original", "recovered"], *([s.original, s.recovered] for s in chosen.samples)], left=2)
     raise ConfigError(f"no table named {view!r}: choose one of systems, originals, source, length, samples")
+
+
+def feedback_table(results: dict[str, Any], arms: Sequence[str] = (), budgets: Sequence[int] = ()) -> str:
+    """Encoder feedback, as `tools/feedback_curve.py` measures it: a row for each arm and budget, or for some."""
+    keys = ("token_f1", "bleu", "exact_match", "cosine")
+    rows = [["", "budget", *(METRICS[key].title for key in keys), "CPU s"]]
+    for row in results["rows"]:
+        if (arms and row["arm"] not in arms) or (budgets and row["budget"] not in (0, *budgets)):
+            continue
+        found = {key: Estimate(**row["metrics"][key]) for key in keys}
+        cells = _cells([METRICS[key] for key in keys], found, True)
+        rows.append([row["arm"], str(row["budget"]), *cells, f"{row['cpu_seconds']:.1f}"])
+    return markdown(rows)
 
 
 def systems_rows(results: Results, columns: Sequence[str] = (), *, intervals: bool, copies: bool = True) -> Rows:

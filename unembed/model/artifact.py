@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from unembed.config import Config, from_dict, to_dict
 from unembed.data.shards import EncoderInfo as EncoderInfo
@@ -110,7 +110,7 @@ def load(location: str | Path) -> Artifact:
     return Artifact(net.eval(), tokenizer, config, encoder, description["info"], corrector)
 
 
-def weights_hash(net: Denoiser) -> str:
+def weights_hash(net: nn.Module) -> str:
     """A hash of the weights: results of another inverter must not be mixed with those of this one."""
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):

@@ -22,8 +22,10 @@ from unembed.model.denoiser import Denoiser
 # Parts of the inverter that the corrector uses as they are.
 SHARED = ("embed", "embed_norm", "position", "project", "project_shortcut", "bias", "no_vector", "forbidden")
 SHARED_IN_BLOCKS = ("from_time", "from_vector")
-# Words have entries of about .05 and Adam's steps are of one size: without this it takes thousands to hear the guess.
+# Adam's steps are of one size: without this it takes thousands until the words of the guess are heard as words.
 GAIN = 16.0
+# And that many inputs at once, each a step further, would shout the condition down: with 1 the loss rose for 40 steps.
+CALM = 0.1
 
 
 class Corrector(nn.Module):
@@ -35,6 +37,7 @@ class Corrector(nn.Module):
         shared = {id(p): p for name, p in [*base.named_parameters(), *base.named_buffers()] if _is_shared(name)}
         self.net = copy.deepcopy(base, shared)  # the memo: these tensors are not copied
         self.guess = nn.Linear(width, width, bias=False)
+        self.guess_gate = nn.Parameter(torch.zeros(width))
         self.sight = nn.Sequential(nn.Linear(2 * dim, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.sight_shortcut = nn.Linear(2 * dim, width, bias=False)
         for parameter in (self.guess.weight, *self.sight[2].parameters(), self.sight_shortcut.weight):
@@ -58,7 +61,7 @@ class Corrector(nn.Module):
         """What the target (n, d) and the guess's vector (n, d) say: (n, width)."""
         scale = math.sqrt(self.net.config.vector_dim) / self.net.config.vector_norm
         both = torch.cat([seen, targets - seen], 1) * scale
-        c: Tensor = self.net.condition(targets) + self.sight(both) + self.sight_shortcut(both)
+        c: Tensor = self.net.condition(targets) + CALM * (self.sight(both) + self.sight_shortcut(both))
         return c
 
     def forward(
@@ -71,7 +74,9 @@ class Corrector(nn.Module):
         at: Tensor | None = None,
     ) -> Tensor:
         """As the denoiser; `guess` (n, L) is the wrong text, stretched to the length of this one."""
-        hidden: Tensor = self.net(tokens, t, c, valid, at, GAIN * self.guess(self.net.embed(guess)))
+        words = self.net.embed(guess)
+        beside = self.guess(words) + GAIN * self.guess_gate * words
+        hidden: Tensor = self.net(tokens, t, c, valid, at, beside)
         return hidden
 
 

@@ -18,7 +18,7 @@ from unembed.decode.feedback.config import FeedbackConfig
 from unembed.decode.feedback.propose import CORRECTIONS, KINDS, Hypothesis, change, draw_kind, draw_parent
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.decode.feedback.search import Proposal, Search
-from unembed.decode.feedback.target import tolerance
+from unembed.decode.feedback.target import entries, tolerance
 from unembed.decode.feedback.whitebox import Differentiable, Slopes
 from unembed.decode.texts import generator, key_of
 from unembed.errors import ConfigError, EncoderError
@@ -166,7 +166,9 @@ class Runner:
         config = self._config
         rng = generator(key_of(vector, config.seed))
         unit = vector / np.linalg.norm(vector)
-        return Search(unit, config.budget, rng, tolerance(vector), config.population, config.likelihood_weight)
+        return Search(
+            unit, config.budget, rng, tolerance(vector), config.population, config.likelihood_weight, entries(vector)
+        )
 
     def _round(self, active: list[Search]) -> None:
         """Some changes of each population, filled and asked about."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unembed.decode.feedback.propose import Hypothesis, Merged, merge
+from unembed.decode.feedback.target import truncate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +42,8 @@ class Search:
     size: int
     """Hypotheses that live on."""
     likelihood_weight: float
+    entries: int
+    """Of a truncated vector so many are known and compared."""
     population: list[Hypothesis] = field(default_factory=list)
     """Best first."""
     queries: int = 0
@@ -91,7 +94,7 @@ class Search:
         better: dict[int, tuple[Hypothesis, list[Hypothesis]]] = {}
         for proposal in asked:
             if proposal.text in vectors:
-                vector = vectors[proposal.text]
+                vector = truncate(vectors[proposal.text], self.entries)
                 cosine = float(vector.astype(np.float64) @ self.vector.astype(np.float64))
                 found = Hypothesis(proposal.tokens, proposal.confidence, proposal.text, vector, cosine, proposal.kind)
                 if self._floor is None:

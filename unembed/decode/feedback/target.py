@@ -1,4 +1,7 @@
-"""When is a vector met? Within the precision that it was stored in, and that the encoder computes in."""
+"""When is a vector met? Within the precision that it was stored in, and that the encoder computes in.
+
+A truncated vector (its last entries are zeros) is compared in the entries that it has.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,30 @@ ENCODER_NOISE = 2e-6
 # Rounding errors are a sum over hundreds of entries: their sum of squares is this close to its mean.
 MARGIN = 2.0
 GRIDS = range(1, 9)
+DECIMALS = range(2, 6)
+# Fewer zeros at the end than this share of the entries come from rounding, not from truncation.
+TRUNCATED = 0.05
+
+
+def entries(vector: NDArray[np.float32]) -> int:
+    """How many entries a vector has before it was truncated and filled up with zeros; all, if it was not."""
+    last = int(np.flatnonzero(vector)[-1]) + 1
+    return last if len(vector) - last > TRUNCATED * len(vector) else len(vector)
+
+
+def truncate(vector: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """The unit vector of the first entries, zeros behind them."""
+    if count == len(vector):
+        return vector
+    kept = np.where(np.arange(len(vector)) < count, vector, np.float32(0))
+    norm = np.linalg.norm(kept)
+    return kept / norm if norm > 0 else kept
 
 
 def tolerance(vector: NDArray[np.float32]) -> float:
-    """The 1 - cosine which the rounding of the stored vector alone may cause: float32, float16 or int8."""
-    step = _int8_step(vector)
+    """The 1 - cosine which the rounding of the stored vector alone may cause: float32, float16, int8, decimals."""
+    vector = vector[: entries(vector)]
+    step = _int8_step(vector) or _decimal_step(vector)
     if step is not None:
         squared = len(vector) * step**2 / 12
     elif np.array_equal(vector.astype(np.float16).astype(np.float32), vector):
@@ -41,4 +63,14 @@ def _int8_step(vector: NDArray[np.float32]) -> float | None:
         # Divided by their norm, int8 vectors are off the grid by the rounding of float32.
         if np.abs(size / step - np.rint(size / step)).max() < 1e-3:
             return step
+    return None
+
+
+def _decimal_step(vector: NDArray[np.float32]) -> float | None:
+    """The width of the grid if all entries were written with so few decimals, as text files have them."""
+    exact = vector.astype(np.float64)
+    for count in DECIMALS:
+        # float32 itself is off a grid of five decimals by less than a hundredth of a step.
+        if np.abs(exact * 10**count - np.rint(exact * 10**count)).max() < 1e-2:
+            return float(10.0**-count)
     return None

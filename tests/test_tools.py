@@ -7,25 +7,33 @@ import torch
 
 import unembed
 from tools import learning_curve, ship
+from unembed.cli import main
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
 
-def test_a_learning_curve_is_drawn_from_logs_and_again_from_what_was_kept(tmp_path: Path) -> None:
-    for stage, texts in (("one", (10, 20)), ("two", (30,))):
-        log = tmp_path / stage / "training" / "metrics.jsonl"
-        log.parent.mkdir(parents=True)
-        lines = [{"metrics": {}}] + [
-            {"metrics": {"texts": n, "entropy_1": 5 - n / 100, "entropy_0.5": 4.0, "entropy_0.15": 3.5}} for n in texts
-        ]
-        log.write_text("\n".join(map(json.dumps, lines)))
+def test_a_learning_curve_is_measured_and_drawn_again_from_what_was_kept(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    lines = [
+        f"the {who} saw {n} birds in {place}."
+        for who in ("nurse", "king")
+        for n in range(99)
+        for place in ("may", "rome")
+    ]
+    texts.write_text("\n".join(lines))
+    assert main(["encode", str(texts), "-o", str(tmp_path / "data"), "--split", "validation"]) == 0
     data, first, again = tmp_path / "curve.json", tmp_path / "a.svg", tmp_path / "b.svg"
-    runs = [str(tmp_path / stage) for stage in ("two", "one")]
-    for command in ([*runs, "--data", data, "-o", first], ["--data", data, "-o", again]):
+    measured = [unembed.SHIPPED, "--dataset", tmp_path / "data", "-n", "3"]
+    for command in ([*measured, "--data", data, "-o", first], ["--data", data, "-o", again]):
         assert learning_curve.main([str(word) for word in command]) == 0
-    assert [line["texts"] for line in json.loads(data.read_text())["validations"]] == [10, 20, 30]
+    kept = json.loads(data.read_text())
+    (stage,) = kept["stages"]
+    assert kept["n"] == stage["metrics"]["token_f1"]["n"] == 3
+    assert stage["texts"] == unembed.load().artifact.info["data"]["texts seen"]
+    assert 0 < stage["metrics"]["cosine"]["value"] <= 1
+    assert stage["entropy"]["0.15"] < stage["entropy"]["1"]
     assert first.read_text() == again.read_text()
-    assert first.read_text().count("<circle") == 3 * 3 + 3  # a point for each validation and level, and the legend
+    assert "3 unseen texts" in first.read_text()
 
 
 def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_the_card(tmp_path: Path) -> None:
@@ -34,6 +42,8 @@ def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_t
     before, after = unembed.load(), unembed.Inverter.from_pretrained(tmp_path)
     for name, tensor in before.artifact.net.state_dict().items():
         assert torch.equal(tensor, after.artifact.net.state_dict()[name]), name
+    for name, parameter in before.artifact.corrector.own.items():
+        assert torch.equal(parameter, after.artifact.corrector.own[name]), name
     card = (tmp_path / "README.md").read_text()
     assert "MedQuAD" in card
     assert "| nearest |" in card

@@ -1,9 +1,11 @@
-"""Draw how an inverter learned: cross-entropy at three noise levels against texts seen, from the logs of its stages.
+"""Draw how an inverter learned: what comes back of unseen texts, against the texts that it had seen.
 
-    python tools/learning_curve.py RUN... -o docs/images/learning_curve.svg --data results/learning_curve.json
+    bash runs/stages.sh /tmp/stages     # the weights of all stages, out of the repository's history
+    python tools/learning_curve.py /tmp/stages/* --dataset D --data results/learning_curve.json -o CHART.svg
     python tools/learning_curve.py --data results/learning_curve.json -o docs/images/learning_curve.svg
 
-Without runs the chart is drawn again from the kept numbers: logs of a run do not travel with the repository, these do.
+All stages are measured on the same validation texts, from nothing but masks and at unknown length. Without inverters
+the chart is drawn again from the kept numbers.
 """
 
 from __future__ import annotations
@@ -11,51 +13,92 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the path and the package is not
 
+import unembed  # noqa: E402
+from unembed.data.dataset import Dataset, Examples  # noqa: E402
 from unembed.data.shards import write_whole  # noqa: E402
+from unembed.measure import provenance  # noqa: E402
+from unembed.measure.bootstrap import estimate  # noqa: E402
+from unembed.measure.metrics import token_f1  # noqa: E402
 from unembed.measure.plot import Point, Series, line_chart  # noqa: E402
-from unembed.model.runlog import MetricsLog  # noqa: E402
+from unembed.model import batches, objective  # noqa: E402
 
-LEVELS = {"entropy_1": "everything masked", "entropy_0.5": "half masked", "entropy_0.15": "15 % masked"}
+LEVELS = (1.0, 0.5, 0.15)
+CURVES = {"token_f1": "token F1", "cosine": "cosine"}
 
 
 def main(arguments: list[str]) -> int:
-    """Collect the validations of the stages, keep them, draw them."""
+    """Measure the stages, keep the numbers, draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", type=Path, help="run folders, in the order of the stages")
+    parser.add_argument("inverters", nargs="*", type=Path, help="inverter folders, one for each stage")
+    parser.add_argument("--dataset", type=Path, help="whose validation texts to recover")
+    parser.add_argument("-n", type=int, default=500, help="texts")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args(arguments)
-    if options.runs:
-        text = json.dumps({"validations": validations(options.runs)}, indent=1) + "\n"
+    if options.inverters:
+        dataset = Dataset(options.dataset)
+        examples = dataset.sample("validation", options.n, options.seed)
+        stages = sorted((measure(folder, examples, options.seed) for folder in options.inverters), key=_texts)
+        about = {"n": len(examples.texts), "seed": options.seed, "dataset": dataset.fingerprint}
+        about |= {"machine": provenance.machine(), "command": provenance.command_line(), "date": provenance.now()}
+        text = json.dumps({**about, "stages": stages}, indent=1) + "\n"
         write_whole(options.data, lambda part: part.write_text(text))
-    chart = draw(json.loads(options.data.read_text())["validations"])
+    chart = draw(json.loads(options.data.read_text()))
     write_whole(options.output, lambda part: part.write_text(chart))
     return 0
 
 
-def validations(runs: list[Path]) -> list[dict[str, float]]:
-    """What was measured at every validation of the stages, in order of the texts seen."""
-    lines = [line["metrics"] for run in runs for line in MetricsLog(run / "training").lines() if line["metrics"]]
-    return sorted(lines, key=lambda metrics: metrics["texts"])
+def measure(folder: Path, examples: Examples, seed: int) -> dict[str, Any]:
+    """Scores of one stage with their intervals, and its cross-entropy at three noise levels."""
+    inverter = unembed.load(folder)
+    encoder = unembed.encoder(inverter.encoder.spec)
+    targets = examples.vectors.astype(np.float32)
+    found = inverter.invert(targets)
+    seen = encoder.encode([one.text for one in found])
+    cosine = (seen * targets).sum(1) / np.linalg.norm(seen, axis=1) / np.linalg.norm(targets, axis=1)
+    f1 = [token_f1(a.tolist(), list(b.tokens)) for a, b in zip(examples.tokens, found, strict=True)]
+    columns = {"token_f1": np.array(f1), "cosine": cosine}
+    columns = {name: np.stack([values, np.ones(len(values))], 1) for name, values in columns.items()}
+    batch = batches.collate(examples.tokens, examples.vectors)
+    entropy = {
+        f"{level:g}": objective.validation_entropy(inverter.artifact.net, batch, level, seed) for level in LEVELS
+    }
+    data = inverter.artifact.info["data"]
+    return {
+        "inverter": folder.name,
+        "texts": data["texts seen"],
+        "seconds": data["seconds"],
+        "metrics": {key: asdict(value) for key, value in estimate(columns, resamples=1000, seed=seed).items()},
+        "entropy": {key: round(value, 4) for key, value in entropy.items()},
+    }
 
 
-def draw(measured: list[dict[str, Any]]) -> str:
+def draw(results: dict[str, Any]) -> str:
     """The chart."""
-    series = [
-        Series(name, [Point(one["texts"], one[key]) for one in measured if key in one]) for key, name in LEVELS.items()
-    ]
+    series = []
+    for key, name in CURVES.items():
+        values = [(stage["texts"], stage["metrics"][key]) for stage in results["stages"]]
+        series.append(Series(name, [Point(x, value["value"], value["low"], value["high"]) for x, value in values]))
     return line_chart(
         series,
-        title="Cross-entropy per token on unseen texts, in nats",
-        x_label="texts seen by the denoiser",
-        y_label="nats",
+        title=f"What comes back of {results['n']} unseen texts, without asking the encoder",
+        x_label="texts that the denoiser had seen",
+        y_label="",
     )
+
+
+def _texts(stage: dict[str, Any]) -> int:
+    return int(stage["texts"])
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ case "${1:-}" in
     unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
       --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
   corrector)
-    unembed train "$2" -o "$3/run" --resume --corrector-of unembed/weights/minilm --steps "${STEPS:-520}" --set train.lr=0.0002 \
+    unembed train "$2" -o "$3/run" --resume --corrector-of unembed/weights/minilm --steps "${STEPS:-460}" --set train.lr=0.0003 \
       --set train.warmup_steps=30 --set train.ema=0.98 --set train.decay_share=0.6 --set train.validate_texts=256 \
-      --set train.preview_texts=128 --set train.validate_every=80 --set train.save_every=25 ;;
+      --set train.preview_texts=128 --set train.validate_every=115 --set train.save_every=25 ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
   *) sed -n '2,13p' "$0" >&2; exit 2 ;;

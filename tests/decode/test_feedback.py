@@ -11,7 +11,7 @@ from tests.decode.conftest import DIM, MASK, MAX_TOKENS, VOCABULARY, make_invert
 from unembed.cli import search as cli
 from unembed.decode import DecodeConfig
 from unembed.decode.feedback import FeedbackConfig
-from unembed.decode.feedback.propose import CORRECTIONS, KINDS, Hypothesis, change, merge
+from unembed.decode.feedback.propose import CORRECTIONS, FLIPS, KINDS, Hypothesis, change, merge
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import entries, tolerance, truncate
 from unembed.errors import CheckpointError, ConfigError, EncoderError
@@ -277,7 +277,7 @@ def hypothesis_of(tokens):
 
 @given(
     tokens=st.lists(st.integers(5, VOCABULARY - 1), min_size=1, max_size=MAX_TOKENS),
-    kind=st.sampled_from(sorted({**KINDS, **CORRECTIONS})),
+    kind=st.sampled_from(sorted({**KINDS, **CORRECTIONS, **FLIPS})),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=100, deadline=None)
@@ -298,6 +298,16 @@ def test_a_gradient_chooses_the_order_that_fits_better():
     parent, rng = hypothesis_of([7, 6, 8, 9]), np.random.default_rng(0)
     parent.fit = np.eye(4)[[1, 0, 2, 3]]  # the second token belongs to the first place, and the first to the second
     assert change(parent, "swap", MASK, MAX_TOKENS, rng).tokens == [6, 7, 8, 9]
+
+
+def test_a_flip_takes_what_promises_most_and_without_a_gradient_it_is_a_mask():
+    parent, rng = hypothesis_of([7, 6, 8]), np.random.default_rng(0)
+    promise = np.full((3, 2), -50.0, dtype=np.float32)
+    promise[1, 1] = 50
+    parent.flips = (np.array([20, 21]), promise)
+    assert change(parent, "flip", MASK, MAX_TOKENS, rng).tokens == [7, 21, 8]
+    parent.flips = None
+    assert change(parent, "flip", MASK, MAX_TOKENS, rng).tokens.count(MASK) == 1
 
 
 def test_good_changes_at_different_places_are_merged():

@@ -23,7 +23,7 @@ from unembed.model.denoiser import Denoiser
 SHARED = ("embed", "embed_norm", "position", "project", "project_shortcut", "bias", "no_vector", "forbidden")
 SHARED_IN_BLOCKS = ("from_time", "from_vector")
 # Adam's steps are of one size: without this it takes thousands until the words of the guess are heard as words.
-GAIN = 16.0
+GAIN = 64.0
 # And that many inputs at once, each a step further, would shout the condition down: with 1 the loss rose for 40 steps.
 CALM = 0.1
 

@@ -21,9 +21,11 @@ KINDS = {
     "delete": 1.5, "shrink": 1.0, "move": 1.0, "swap": 1.0,
 }  # fmt: skip
 """Kinds of change and how often each is drawn."""
-CORRECTIONS = {"correct": 4.0, "recast": 2.0}
-"""Those of a corrector: the whole text is written anew, at its length or at another one."""
+CORRECTIONS = {"correct": 4.0, "recast": 1.0}
+"""Those of Vec2Text's loop: the whole text is written anew, at its length or at another one."""
 RECAST = 3  # by so many tokens at most
+FLIPS = {"flip": 6.0}
+"""Where there is a gradient: one word for another, drawn from all words at all places by what it promises."""
 
 # Where there is a gradient, so many orders of the words are drawn and the one that it likes best is tried.
 ORDERS = 16
@@ -45,6 +47,8 @@ class Hypothesis:
     """(L, d): gradient of the cosine near this text, where it was asked for."""
     fit: NDArray[np.float32] | None = None
     """(L, L): what the gradient says of the token of place j at place i."""
+    flips: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+    """Words (C,), and how much each promises at each place (L, C), as log-weights."""
 
     @property
     def log_p(self) -> float:
@@ -77,7 +81,11 @@ def change(parent: Hypothesis, kind: str, mask: int, longest: int, rng: np.rando
         length = n if kind == "correct" else n + int(rng.integers(1, RECAST + 1)) * (-1) ** int(rng.integers(2))
         length = min(max(1, length), longest)
         return Draft([mask] * length, stretch(order, length))
-    if kind in ("insert", "insert-span") and n < longest:
+    if kind == "flip" and parent.flips is not None:
+        words, promise = parent.flips
+        place, word = divmod(int((promise + rng.gumbel(size=promise.shape)).argmax()), len(words))
+        tokens[place] = int(words[word])
+    elif kind in ("insert", "insert-span") and n < longest:
         place, count = int(rng.integers(n + 1)), 1 if kind == "insert" else min(int(rng.integers(2, 4)), longest - n)
         order[place:place] = [-1] * count
     elif kind == "delete" and n > 1:
@@ -133,7 +141,7 @@ def _masked(parent: Hypothesis, kind: str, rng: np.random.Generator) -> Sequence
         return range(*_span(n, 2, 5, rng))
     if kind == "random":
         return np.flatnonzero(rng.random(n) < 0.25).tolist() or [int(rng.integers(n))]
-    count = 1 if kind == "one" else int(rng.integers(2, 5))
+    count = 1 if kind in ("one", "flip") else int(rng.integers(2, 5))
     return [_uncertain(parent.confidence, rng) for _ in range(count)]
 
 

@@ -15,7 +15,7 @@ from unembed.decode import engine
 from unembed.decode.engine import inference
 from unembed.decode.feedback.ask import Asker, Encodes
 from unembed.decode.feedback.config import FeedbackConfig
-from unembed.decode.feedback.propose import CORRECTIONS, KINDS, Hypothesis, change, draw_kind, draw_parent
+from unembed.decode.feedback.propose import CORRECTIONS, FLIPS, KINDS, Hypothesis, change, draw_kind, draw_parent
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import entries, tolerance
@@ -37,6 +37,8 @@ PASSES = 2
 START_PASSES = 4
 # The best hypotheses of a round get a gradient each.
 SLOPES = 2
+# So many words are weighed for every place of a text that has one.
+WORDS = 400
 
 Progress = Callable[[int, int], None]
 """Called after each round with what was spent of the budgets of all vectors so far, and their sum."""
@@ -79,10 +81,10 @@ class Runner:
         self._corrector = None if config.corrector == "off" else corrector
         if config.corrector == "only" and corrector is None:
             raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
-        self._kinds = KINDS if self._corrector is None else {**KINDS, **CORRECTIONS}
-        if config.corrector == "only":
-            self._kinds = CORRECTIONS
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
+        self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
+        if self._uses("swaps"):
+            self._kinds = {**self._kinds, **FLIPS}
         self.asker = Asker(encoder, net.config.vector_dim)
         self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector)
 
@@ -209,12 +211,22 @@ class Runner:
 
         Without a corrector that of a vector beyond the target, seen from the parent's: words it lacks get likelier.
         """
-        target = np.stack([search.vector for search, _ in parents])
-        there = np.stack([parent.vector for _, parent in parents])
+        target, there = self._ends(parents)
+        aim = self._beyond(target, there)
         if self._corrector is not None:
-            return self._corrector.condition(self._given(target), self._given(there))
-        aim = target + self._config.overshoot * (target - there)
-        return self._conditions(aim / np.linalg.norm(aim, axis=1, keepdims=True))
+            return self._corrector.condition(self._given(aim), self._given(there))
+        return self._conditions(aim)
+
+    def _ends(self, parents: list[tuple[Search, Hypothesis]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The targets, and where the parents are. (n, d) each."""
+        target = np.stack([search.vector for search, _ in parents])
+        return target, np.stack([parent.vector for _, parent in parents])
+
+    def _beyond(self, target: NDArray[np.float32], there: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Unit vectors that lie further from the parents than the targets do."""
+        aim: NDArray[np.float32] = target + self._config.overshoot * (target - there)
+        aim /= np.linalg.norm(aim, axis=1, keepdims=True)
+        return aim
 
     def _other_lengths(self, active: list[Search]) -> None:
         """A text for each of the likeliest lengths but that of the answer."""
@@ -276,9 +288,24 @@ class Runner:
         if wanted and self._slopes is not None:
             targets = torch.from_numpy(np.stack([search.vector for search, _ in wanted]))
             slopes = self._slopes.at_texts([one.tokens for _, one in wanted], targets)
-            for (_, one), slope in zip(wanted, slopes, strict=True):
+            missing = self._missing_words(wanted)
+            for (_, one), slope, (chances, words) in zip(wanted, slopes, missing, strict=True):
                 one.slope = slope
-                one.fit = (slope @ self._slopes.words[list(one.tokens)].T).numpy()
+                here = self._slopes.words[list(one.tokens)]  # (L, d)
+                one.fit = (slope @ here.T).numpy()
+                gain = slope @ self._slopes.words[words].T - (slope * here).sum(1, keepdim=True)
+                promise = self._config.swap_scale * gain + chances
+                promise[torch.tensor(one.tokens)[:, None] == words] = -torch.inf  # it stands there already
+                one.flips = (words.numpy(), promise.numpy())
+
+    def _missing_words(self, parents: list[tuple[Search, Hypothesis]]) -> list[tuple[Tensor, Tensor]]:
+        """Of each parent the words that the bag of words wants most beyond its vector: log-probabilities and ids."""
+        with inference(self._net, self._decoding.precision):
+            target, there = self._ends(parents)
+            c = self._conditions(self._beyond(target, there))
+            hidden = self._net.bag_hidden(c) if self._net.config.bag_of_words else torch.zeros_like(c)
+            chances = self._net.logits(hidden).float().log_softmax(1).topk(min(WORDS, self._net.config.vocab_size), 1)
+        return list(zip(chances.values.cpu(), chances.indices.cpu(), strict=True))
 
     def _ask_blanks(self, drafts: list[Filled]) -> None:
         texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in drafts])

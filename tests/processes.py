@@ -12,11 +12,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["unembed.inverter", "unembed.measure.evaluate", "unembed.model.trainer"])
+_server.set_forkserver_preload(
+    [
+        "unembed.cli",
+        "unembed.inverter",
+        "unembed.measure.evaluate",
+        "unembed.model.trainer",
+        "unembed.serve.app",
+        # Torch and pyarrow import these when they are first used: 2 s, of a short training most of its time.
+        "torch._dynamo",
+        "pandas",
+    ]
+)
 
 
 class Process:
@@ -33,6 +45,14 @@ class Process:
     def poll(self) -> int | None:
         """The exit code, None while it runs."""
         return self._process.exitcode
+
+    def line(self, timeout: float = 240) -> str:
+        """The first line that it prints; empty if it ends without one."""
+        deadline = time.monotonic() + timeout
+        while "\n" not in (shown := self._files[0].read_text()) and self.poll() is None:
+            assert time.monotonic() < deadline, f"nothing printed after {timeout} s; it says: {self._read()}"
+            time.sleep(0.01)
+        return shown.partition("\n")[0]
 
     def send_signal(self, number: int) -> None:
         assert self._process.pid is not None

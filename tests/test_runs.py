@@ -7,19 +7,23 @@ import os
 import re
 import shlex
 import subprocess
-import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.processes import unembed
 from tests.test_cli import ROOT, parses, write_sentences
 
 
 def test_cpu_script_runs_the_whole_pipeline(tmp_path):
     write_sentences(tmp_path / "sentences.txt")
-    stand_in(tmp_path / "bin" / "unembed", f'exec {sys.executable} -m unembed "$@"')
-    done = run_script("cpu.sh", tmp_path, str(tmp_path / "sentences.txt"), "--", "--steps", "2", PRESET="tiny", N="2")
+    with forked_commands(tmp_path) as calls:
+        done = run_script("cpu.sh", tmp_path, f"{tmp_path}/sentences.txt", "--", "--steps", "2", PRESET="tiny", N="2")
     assert done.returncode == 0, done.stderr
+    assert calls == ["encode", "train", "evaluate", "invert"]
     assert json.loads((tmp_path / "out" / "results.json").read_text())["n"] == 2
 
 
@@ -35,6 +39,39 @@ def test_cluster_scripts_call_commands_that_exist(script, commands, tmp_path):
     for call in calls:
         call = call.replace("$SLURM_ARRAY_TASK_ID", "3")
         parses(shlex.split(re.search(r"(?:^| )(?:-m )?unembed (.*)", call)[1]))
+
+
+@contextmanager
+def forked_commands(folder: Path) -> Iterator[list[str]]:
+    """An `unembed` for a script that need not import torch for each call; gives the names of the commands so far.
+
+    Through one pipe come the arguments, through the other the exit code goes back.
+    """
+    asked, answered, said = folder / "asked", folder / "answered", folder / "said"
+    os.mkfifo(asked)
+    os.mkfifo(answered)
+    back = f"read -r code < {answered}; cat {said} >&2; exit $code"
+    stand_in(folder / "bin" / "unembed", f'printf "%s\\0" "$@" > {asked}; {back}')
+    calls: list[str] = []
+
+    def work() -> None:
+        while arguments := asked.read_text().split("\0")[:-1]:
+            calls.append(arguments[0])
+            try:
+                done = unembed(*arguments).wait()
+                code, text = done.returncode, done.stdout + done.stderr
+            except AssertionError as error:  # it took too long; the script still waits for an answer
+                code, text = 1, str(error)
+            said.write_text(text)
+            answered.write_text(f"{code}\n")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield calls
+    finally:
+        asked.write_text("")  # no arguments: the end
+        thread.join()
 
 
 def stand_in(path: Path, line: str) -> None:

@@ -55,14 +55,19 @@ REAL = [
 ]
 
 
+# Every model is real, and loaded only once for all tests of a worker.
+load_inverter, load_encoder = cache(unembed.load), cache(encoders.load)
+build_topics = cache(stages.TopicModel.build)
+
+
 @pytest.fixture(scope="session")
 def encoder():
-    return unembed.encoder("minilm")
+    return load_encoder("minilm")
 
 
 @pytest.fixture(scope="session")
 def inverter():
-    return unembed.load()
+    return load_inverter(None)
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +77,7 @@ def vectors(encoder) -> np.ndarray:
 
 def small_inverter(folder: Path, spec: str | None = None, dim: int = 24) -> str:
     """Write an inverter with random weights, fast and without knowledge; by default for MiniLM, else of own vectors."""
-    shipped = unembed.load()
+    shipped = load_inverter(None)
     known = shipped.artifact.config.model
     model = ModelConfig(
         vocab_size=known.vocab_size, mask_id=known.mask_id, vector_dim=dim if spec else shipped.dim, max_tokens=12,
@@ -110,11 +115,11 @@ def mine(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def warm():
-    """Every model is real, and loaded only once for all audits of a module."""
+    """Audits take the models that are loaded already."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unembed, "load", cache(unembed.load))
-        patch.setattr(encoders, "load", cache(encoders.load))
-        patch.setattr(stages.TopicModel, "build", cache(stages.TopicModel.build))
+        patch.setattr(unembed, "load", load_inverter)
+        patch.setattr(encoders, "load", load_encoder)
+        patch.setattr(stages.TopicModel, "build", build_topics)
         yield
 
 

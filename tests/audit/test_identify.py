@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import unembed
+from tests.audit.conftest import load_encoder, load_inverter
 from tools import fingerprints as tool
 from unembed.audit import fingerprint, forms
 from unembed.audit.identify import Identity, identify, usable
@@ -39,7 +40,7 @@ class Remembering:
     """MiniLM, which need not embed a text twice."""
 
     def __init__(self) -> None:
-        self._real, self._seen = unembed.encoder("minilm"), {}
+        self._real, self._seen = load_encoder("minilm"), {}
 
     def __getattr__(self, name):
         return getattr(self._real, name)
@@ -50,9 +51,31 @@ class Remembering:
         return np.stack([self._seen[text] for text in texts])
 
 
+class RememberingInverter:
+    """The shipped weights, which need not invert a vector twice: what round trips are compared with comes again."""
+
+    def __init__(self) -> None:
+        self._real, self._seen = load_inverter(None), {}
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def invert(self, vectors, **settings):
+        keys = [(row.tobytes(), *sorted(settings.items())) for row in vectors]
+        new = {key: row for row, key in enumerate(keys) if key not in self._seen}
+        if new:
+            self._seen.update(zip(new, self._real.invert(vectors[list(new.values())], **settings), strict=True))
+        return [self._seen[key] for key in keys]
+
+
 @pytest.fixture(scope="module")
 def encoder():
     return Remembering()
+
+
+@pytest.fixture(scope="module")
+def inverter():
+    return RememberingInverter()
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from tests.audit.conftest import TEXTS, without_times
+from tests.processes import unembed
 from unembed.audit import run
 from unembed.audit.log import NAME, read
 from unembed.audit.stores import StoreOptions
@@ -63,14 +62,13 @@ def test_leaves_log_numbers_and_report(whole):
 def test_a_killed_audit_goes_on(store, options, whole, tmp_path):
     """SIGKILL in the middle, then the same command: the same numbers as without."""
     folder = tmp_path / "audit"
-    command = [
-        sys.executable, "-m", "unembed", "audit", str(store / "v.npy"), "-o", str(folder), "--sample", str(ROWS),
-        "--seed", "3", "--texts", str(store / "t.txt"), "--encoder", "mine", "--inverter", options.inverter,
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = unembed(
+        "audit", store / "v.npy", "-o", folder, "--sample", ROWS,
+        "--seed", "3", "--texts", store / "t.txt", "--encoder", "mine", "--inverter", options.inverter,
+    )  # fmt: skip
     log = folder / NAME
     while not (log.exists() and b'"kind": "vector"' in log.read_bytes()):
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.wait()
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.audit.conftest import build_topics
 from tools.calibrate import auc, scored
 from unembed.audit.topics import NEUTRAL, PRIOR, TOPICS, TopicModel, labelled, sentences
 from unembed.errors import DataError
@@ -17,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "topics.json"
 
 @pytest.fixture(scope="module")
 def model(encoder):
-    return TopicModel.build(encoder)
+    return build_topics(encoder)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def finish(process: Process) -> None:
 def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
     settings = ("train.steps=24", "train.save_every=4", "train.validate_every=8", "model.dropout=0.1")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(data, whole, *settings))
+    undisturbed = start(data, whole, *settings)
     kills = 0
     for wanted in (2, 3, 10, 17):  # steps at which to kill: in the first phase, and twice in the second
         process = start(data, broken, *settings)
@@ -57,6 +57,7 @@ def test_kill_nine_and_resume_gives_the_same_bits(data: Dataset, tmp_path: Path)
         process.wait()
     assert kills >= 3
     finish(start(data, broken, *settings))
+    finish(undisturbed)
     one, two = (load_file(path / "training" / "last.safetensors") for path in (whole, broken))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -73,17 +74,18 @@ def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> No
     command = ["train", str(data.folder), "--preset", "tiny", "--steps", "40", "--json"]
     command += [word for change in changes for word in ("--set", f"train.{change}")] + ["-o"]
     one, two = tmp_path / "one", tmp_path / "two"
-    finish(unembed(*command, one))
+    alone = unembed(*command, one)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unembed"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([*torchrun, *command, two], capture_output=True, text=True, env=environment, cwd=ROOT)
+    finish(alone)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["inverter"] == str(two), "one of the processes speaks for all"
     logs = [(out / "training" / "metrics.jsonl").read_text().count("\n") for out in (one, two)]
     assert logs[0] == logs[1], "two processes that do not know of one another write everything twice"
-    alone, together = losses(one), losses(two)
-    assert alone.keys() == together.keys()
-    assert max(step for _, step in alone) < 40
-    assert len({round(loss, 3) for (phase, _), loss in alone.items() if phase == "denoise"}) > 2, "nothing was learned"
-    for key, loss in alone.items():
+    wanted, together = losses(one), losses(two)
+    assert wanted.keys() == together.keys()
+    assert max(step for _, step in wanted) < 40
+    assert len({round(loss, 3) for (phase, _), loss in wanted.items() if phase == "denoise"}) > 2, "nothing was learned"
+    for key, loss in wanted.items():
         assert together[key] == pytest.approx(loss, rel=2e-4), key

@@ -11,14 +11,16 @@ import pytest
 from tools.screenshots import NEEDED, SENTENCE, chromium, launch, serving
 
 
-@pytest.fixture(scope="module")
+# The server is one for all files: to load torch and the weights takes longer than many a test of the page. The browser
+# is not, since playwright leaves a running event loop behind, in which other tests could start none of their own.
+@pytest.fixture(scope="session")
 def site():
     """Address of the server."""
     with serving() as address:
         yield address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def api(site):
     """Asks the server without the page."""
 
@@ -30,12 +32,12 @@ def api(site):
     return ask
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def numbers(api):
     return api("/encode", {"text": SENTENCE})["vector"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def recovered(api, numbers):
     """What the library makes of the vector, by strategy."""
     found = {}

@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from tests.decode.conftest import make_inverter, make_vectors
+from tests.processes import unembed
 from tests.serve.conftest import PATIENCE, read_events, serving
 from unembed.serve.limits import Limits, stopping
 
@@ -31,27 +32,17 @@ def folder(tmp_path_factory) -> Path:
     return make_inverter().save_pretrained(tmp_path_factory.mktemp("serve") / "tiny")
 
 
-def command(folder: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "unembed", "serve", "--inverter", str(folder), "--no-open", *more]
-
-
 @contextmanager
 def process(folder: Path, *more: str):
     """A running server and its address."""
-    with subprocess.Popen(
-        command(folder, "--port", "0", "--json", *more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as server:
-        try:
-            line = server.stdout.readline()
-            assert line, server.stderr.read()
-            yield server, json.loads(line)
-        finally:
-            if server.poll() is None:
-                server.kill()
+    server = unembed("serve", "--inverter", folder, "--no-open", "--port", "0", "--json", *more)
+    try:
+        line = server.line()
+        assert line, server.wait().stderr
+        yield server, json.loads(line)
+    finally:
+        if server.poll() is None:
+            server.send_signal(signal.SIGKILL)
 
 
 def test_one_line_when_ready_then_an_orderly_end(folder):
@@ -61,10 +52,12 @@ def test_one_line_when_ready_then_an_orderly_end(folder):
         assert httpx2.get(where["url"] + "/health").json()["status"] == "ready"
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
-        assert server.wait(PATIENCE) == 0
+        done = server.wait(PATIENCE)
+        assert done.returncode == 0
         assert time.monotonic() - began < 5
-        assert server.stdout.read() == ""
-        assert "Traceback" not in server.stderr.read()
+        assert json.loads(done.stdout) == where
+        assert done.stdout.count("\n") == 1
+        assert "Traceback" not in done.stderr
 
 
 def test_sigterm_ends_or_tells_running_streams(folder):
@@ -91,7 +84,7 @@ def test_sigterm_ends_or_tells_running_streams(folder):
                 asking.join(PATIENCE)
             assert last in ("done", "error")
             assert answers == [503]
-        assert server.wait(PATIENCE) == 0
+        assert server.wait(PATIENCE).returncode == 0
         assert time.monotonic() - began < 5
 
 
@@ -149,18 +142,17 @@ def test_a_host_name_goes_with_the_url_that_is_printed(folder):
 def test_ctrl_c_is_130_as_everywhere(folder):
     with process(folder, "--encoder", "none") as (server, _):
         server.send_signal(signal.SIGINT)
-        assert server.wait(PATIENCE) == 130
-        errors = server.stderr.read()
-        assert "unembed: stopped." in errors
-        assert "Traceback" not in errors
+        done = server.wait(PATIENCE)
+        assert done.returncode == 130
+        assert "unembed: stopped." in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_another_host_is_said_in_one_line(folder):
     with process(folder, "--encoder", "none", "--host", "0.0.0.0") as (server, where):
         assert where["url"].startswith("http://localhost:")
         server.send_signal(signal.SIGTERM)
-        server.wait(PATIENCE)
-        (line,) = server.stderr.read().splitlines()
+        (line,) = server.wait(PATIENCE).stderr.splitlines()
         assert "--host 0.0.0.0" in line
         assert "without a password" in line
 
@@ -170,7 +162,7 @@ def test_a_port_in_use_is_one_line_and_exit_2(folder):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = subprocess.run(command(folder, "--port", port), capture_output=True, text=True, cwd=ROOT, timeout=60)
+        done = unembed("serve", "--inverter", folder, "--no-open", "--port", port).wait(60)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert f"port {port} is in use" in line

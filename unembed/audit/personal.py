@@ -6,8 +6,10 @@ Works on recovered text as well, which is lower-case and has spaces inside addre
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -201,7 +203,8 @@ def _start(finding: Finding) -> int:
 @cache
 def _analyzer() -> Any:
     """Presidio without a language model; nothing is fetched."""
-    presidio = client("presidio_analyzer", "presidio-analyzer", "pii", "finding personal data")
+    with _without("transformers"):
+        presidio = client("presidio_analyzer", "presidio-analyzer", "pii", "finding personal data")
     # Its recogniser of addresses asks tldextract, which would fetch the list of domain endings on first use.
     tldextract = client("tldextract", "presidio-analyzer", "pii", "finding personal data")
     tldextract.tldextract.TLD_EXTRACTOR = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
@@ -209,3 +212,20 @@ def _analyzer() -> Any:
     settings = Path(presidio.__file__).parent / "conf" / "no_op.yaml"
     nlp = engine.NlpEngineProvider(conf_file=str(settings)).create_engine()
     return presidio.AnalyzerEngine(nlp_engine=nlp, supported_languages=["en"])
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """As if it were not installed, unless it is loaded already.
+
+    Presidio imports transformers where it finds it, for a language model that is not used here: that takes longer than
+    all the rest of it.
+    """
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]

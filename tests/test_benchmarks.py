@@ -21,7 +21,7 @@ SPEED = {
 # What a process holds does not depend on what runs beside it.
 MEMORY = {
     "encode": ("texts", ["--rounds", "0"], [9_000, 27_000]),
-    "audit": ("rows", ["--rows", "2", "--only-memory"], [10_000, 120_000]),
+    "audit": ("rows", ["--rows", "2", "--only-memory"], [10_000, 200_000]),
 }
 
 

@@ -49,13 +49,19 @@ from unembed.model.artifact import weights_hash  # noqa: E402
 Vectors = npt.NDArray[np.float32]
 
 BUDGETS = (10, 32, 100, 320)
-# Vec2Text's loop with a beam of 8: each is corrected into 8 texts a round, and the cosine alone decides.
-LOOP = {"gradients": "off", "corrector": "only", "starts": 1, "population": 8, "likelihood_weight": 0.0}
+# Vec2Text's loop with a beam of 8: each is corrected into two texts a round, and the cosine alone decides.
+LOOP = {
+    "gradients": "off",
+    "corrector": "only",
+    "starts": 1,
+    "population": 8,
+    "proposals": 16,
+    "likelihood_weight": 0.0,
+}
 ARMS: dict[str, dict[str, Any]] = {
     "black box": {"gradients": "off"},
     "white box": {"gradients": "swaps"},
-    "Vec2Text's loop": {**LOOP, "proposals": 64},
-    "Vec2Text's loop, 16 a round": {**LOOP, "proposals": 16},
+    "Vec2Text's loop": LOOP,
     "black box, no corrector": {"gradients": "off", "corrector": "off"},
     "black box, neither corrector nor overshoot": {"gradients": "off", "corrector": "off", "overshoot": 0.0},
     "white box, no corrector": {"gradients": "swaps", "corrector": "off"},

@@ -37,6 +37,8 @@ PASSES = 2
 START_PASSES = 4
 # The best hypotheses of a round get a gradient each.
 SLOPES = 2
+# Proposals beyond what is left of the budget: some will be known already.
+SPARE = 4
 # So many words are weighed for every place of a text that has one.
 WORDS = 400
 
@@ -182,7 +184,8 @@ class Runner:
                 blank = Blank(tokens, sure, torch.empty(0), torch.empty(0), 1.0)  # nothing to fill
                 drafts.append((search, blank, "merge", None))
                 aims.append((search, search.population[0]))
-            for parent in self._parents(search, config.proposals - len(search.merged)):  # some will be known already
+            count = min(config.proposals, search.left + SPARE) - len(search.merged)
+            for parent in self._parents(search, count):
                 kind = draw_kind(self._kinds, search.rng)
                 draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]

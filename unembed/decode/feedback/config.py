@@ -21,18 +21,20 @@ class FeedbackConfig:
     gradients: Gradients = "auto"
     """`off`: black box; `swaps`, `guidance`: one use of them, `all`: both; `auto`: `swaps`, if there are any."""
     corrector: UseOfCorrector = "auto"
-    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser, under an overshot
-    vector; `only`: every proposal is a correction of a whole text, the loop of Vec2Text (population: its beam)."""
+    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser; `only`: every proposal
+    is a correction of a whole text, the loop of Vec2Text (`population` is its beam)."""
     starts: int = 4
     """Lengths that are decoded without feedback for the first population."""
-    population: int = 6
+    population: int = 4
     """Hypotheses that live on after a round."""
-    proposals: int = 12
+    proposals: int = 6
     """Texts that are proposed in a round, for each vector."""
-    temperature: float = 0.6
+    temperature: float = 0.35
     """At which tokens are drawn for masked positions."""
     overshoot: float = 1.5
-    """Without a corrector: masks are filled as if the vector lay so much further from the parent's, in distances."""
+    """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
+    corrector_overshoot: float = 0.7
+    """The same for a corrector, which is told of the parent anyway."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
     swap_scale: float = 60.0
@@ -50,7 +52,7 @@ class FeedbackConfig:
             _whole(name, getattr(self, name), 1)
         _whole("seed", self.seed, 0)
         _within("temperature", self.temperature, MIN_TEMPERATURE, math.inf)
-        for name in ("overshoot", "likelihood_weight", "swap_scale", "guide_scale"):
+        for name in ("overshoot", "corrector_overshoot", "likelihood_weight", "swap_scale", "guide_scale"):
             _within(name, getattr(self, name), 0, math.inf)
         _one_of("gradients", self.gradients, ("auto", "off", "swaps", "guidance", "all"))
         _one_of("corrector", self.corrector, ("auto", "off", "only"))

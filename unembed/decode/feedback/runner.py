@@ -215,21 +215,15 @@ class Runner:
         Without a corrector that of a vector beyond the target, seen from the parent's: words it lacks get likelier.
         """
         target, there = self._ends(parents)
-        aim = self._beyond(target, there)
-        if self._corrector is not None:
-            return self._corrector.condition(self._given(aim), self._given(there))
-        return self._conditions(aim)
+        if self._corrector is None:
+            return self._conditions(_beyond(target, there, self._config.overshoot))
+        aim = _beyond(target, there, self._config.corrector_overshoot)
+        return self._corrector.condition(self._given(aim), self._given(there))
 
     def _ends(self, parents: list[tuple[Search, Hypothesis]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The targets, and where the parents are. (n, d) each."""
         target = np.stack([search.vector for search, _ in parents])
         return target, np.stack([parent.vector for _, parent in parents])
-
-    def _beyond(self, target: NDArray[np.float32], there: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Unit vectors that lie further from the parents than the targets do."""
-        aim: NDArray[np.float32] = target + self._config.overshoot * (target - there)
-        aim /= np.linalg.norm(aim, axis=1, keepdims=True)
-        return aim
 
     def _other_lengths(self, active: list[Search]) -> None:
         """A text for each of the likeliest lengths but that of the answer."""
@@ -305,7 +299,7 @@ class Runner:
         """Of each parent the words that the bag of words wants most beyond its vector: log-probabilities and ids."""
         with inference(self._net, self._decoding.precision):
             target, there = self._ends(parents)
-            c = self._conditions(self._beyond(target, there))
+            c = self._conditions(_beyond(target, there, self._config.overshoot))
             hidden = self._net.bag_hidden(c) if self._net.config.bag_of_words else torch.zeros_like(c)
             chances = self._net.logits(hidden).float().log_softmax(1).topk(min(WORDS, self._net.config.vocab_size), 1)
         return list(zip(chances.values.cpu(), chances.indices.cpu(), strict=True))
@@ -324,6 +318,13 @@ class Runner:
         vectors = self.asker.vectors(proposal.text for _, some in asked for proposal in some)
         for search, some in asked:
             search.take(some, vectors)
+
+
+def _beyond(target: NDArray[np.float32], there: NDArray[np.float32], distances: float) -> NDArray[np.float32]:
+    """Unit vectors that lie further from the parents than the targets do."""
+    aim: NDArray[np.float32] = target + distances * (target - there)
+    aim /= np.linalg.norm(aim, axis=1, keepdims=True)
+    return aim
 
 
 def _slopes(encoder: Encodes, tokenizer: Tokenizer, mask_id: int, config: FeedbackConfig) -> Slopes | None:

@@ -21,7 +21,7 @@ class FeedbackConfig:
     gradients: Gradients = "auto"
     """`off`: black box; `swaps`, `guidance`: one use of them, `all`: both; `auto`: `swaps`, if there are any."""
     corrector: UseOfCorrector = "auto"
-    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser; `only`: every proposal
+    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser; `only`: each proposal
     is a correction of a whole text, the loop of Vec2Text (`population` is its beam)."""
     starts: int = 4
     """Lengths that are decoded without feedback for the first population."""

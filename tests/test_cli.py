@@ -11,6 +11,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -204,8 +205,9 @@ def test_output_that_cannot_be_written(inverter, vectors, tmp_path, capsys):
 def test_ordinary_text_is_text(text):
     if text.lower().endswith((".npy", ".npz", ".parquet", ".pq", ".jsonl", ".ndjson")) or text in ("/dev/stdin", "/"):
         return
-    if set(text) <= set("./"):  # names the folder itself, or the one above
-        return
+    with suppress(OSError, ValueError):
+        if Path(text).exists():  # "." or, among the strings that Hypothesis finds in our own modules, "README.md"
+            return
     assert kind_of(text, text=False, vectors=False) == "text"
 
 

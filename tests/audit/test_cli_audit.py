@@ -10,7 +10,6 @@ import re
 import resource
 import shutil
 import signal
-import threading
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -23,7 +22,7 @@ import pytest
 from tests.audit.conftest import PLANTED, REAL, TEXTS, made_up_calibration, without_times
 from tests.audit.stores.conftest import Rows, fill, fill_faiss, hashes, pg_execute, pg_uri  # noqa: F401 (a fixture)
 from unembed.audit.calibration import Calibration
-from unembed.audit.log import NAME
+from unembed.audit.log import NAME, Log
 from unembed.audit.run import REPORT, SUMMARY
 from unembed.audit.stores import open_store
 from unembed.cli import main
@@ -340,23 +339,18 @@ def undisturbed(many, tmp_path_factory):
     return without_times(folder)
 
 
-def test_ctrl_c_loses_nothing(many, undisturbed, tmp_path, capsys):
-    folder, over = tmp_path / "a", threading.Event()
+def test_ctrl_c_loses_nothing(many, undisturbed, tmp_path, capsys, monkeypatch):
+    folder, append = tmp_path / "a", Log.append
 
-    def interrupt():
-        log = folder / NAME
-        while not over.wait(0.005):
-            if log.exists() and b'"kind": "vector"' in log.read_bytes():
-                os.kill(os.getpid(), signal.SIGINT)
-                return
+    def interrupted(log, records):
+        records = list(records)
+        append(log, records)
+        if any(record["kind"] == "vector" for record in records):
+            os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "append", interrupted)
         assert main([*many, str(folder)]) == 130
-    finally:
-        over.set()
-        thread.join()
     one_line(capsys, "run the same command again")
     assert not (folder / REPORT).exists()
     assert main([*many, str(folder), "--resume"]) == 0

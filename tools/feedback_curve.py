@@ -262,7 +262,7 @@ def draw(results: dict[str, Any], metric: str = "token_f1", against: str = "budg
     spent = "encoder queries and backward passes" if against == "budget" else "CPU seconds"
     return line_chart(
         series,
-        title=f"Encoder feedback: token F1 against {spent} ({results['n']} unseen texts)",
+        title=f"Token F1 with encoder feedback ({results['n']} unseen texts)",
         x_label=f"{spent} for one text",
         y_label="token F1",
         log_x=True,

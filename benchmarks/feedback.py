@@ -3,8 +3,8 @@
     python benchmarks/feedback.py -o feedback.json
 
 Both arms run the same searches with the same budget. On a local encoder the gain is that of larger matrix products
-only: a single search already fills and embeds its dozen proposals of a round together (180 rows a product), and a CPU
-of few cores is busy with those; `shares` says where the seconds go, `cpu_ratio` what is gained in CPU time. Behind a
+only: a single search already fills and embeds the proposals of a round together, and a CPU of few cores is busy with
+those; `shares` says where the seconds go, `cpu_ratio` what is gained in CPU time. Behind a
 network every call waits (`--latency`), and a batch waits as often as one vector does; but the denoiser's work stays.
 The goal of 5 is for a machine on which a pass over 12 texts and one over 768 take about the same time (a GPU); one
 thread beside other work reached 1.4 in CPU time (24 vectors, budget 30).

@@ -225,6 +225,8 @@ class Inverter:
         if encoder is not None:
             feedback = feedback or FeedbackConfig(seed=config.seed)
             settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
+            if self.artifact.corrector is not None:
+                settings["corrector"] = disk.weights_hash(self.artifact.corrector)
             chunk = feedback.batch
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:

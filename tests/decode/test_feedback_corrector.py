@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.decode.conftest import MASK, make_inverter, make_vectors
-from tests.decode.test_feedback import BUDGET, Small, cosines, invert
-from unembed.decode.feedback import runner
+from tests.decode.test_feedback import BUDGET, Failing, Small, cosines, invert
+from unembed.decode.feedback import FeedbackConfig, runner
 from unembed.decode.feedback.propose import CORRECTIONS
-from unembed.errors import ConfigError
+from unembed.errors import ConfigError, EncoderError, UnembedError
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +62,17 @@ def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text(correcting, monkey
     assert {kind for kind, _ in drawn} <= set(CORRECTIONS)
     assert all(set(draft.tokens) == {MASK} for _, draft in drawn)
     assert {len(draft.tokens) - max(draft.origin) - 1 for kind, draft in drawn if kind == "correct"} == {0}
+
+
+def test_a_file_that_one_corrector_began_is_not_finished_by_another(correcting, tmp_path):
+    np.save(tmp_path / "v.npy", make_vectors(2))
+
+    def write(inverter, encoder):
+        feedback = FeedbackConfig(budget=3, batch=1)
+        list(inverter.invert_file(tmp_path / "v.npy", tmp_path / "out.jsonl", encoder=encoder, feedback=feedback))
+
+    with pytest.raises(EncoderError):
+        write(correcting, Failing(4, RuntimeError("gone")))
+    with pytest.raises(UnembedError, match="corrector"):
+        write(make_inverter(corrects=True), Small())
+    write(correcting, Small())

@@ -4,6 +4,7 @@
 - `search.py`: the population of one vector and its budget
 - `propose.py`: what to try next: positions to fill anew, words to insert, delete, move, swap
 - `refill.py`: fills the masks of all proposals of a batch in shared passes of the denoiser
+- `correct.py`: one correction without a search, to judge a corrector while it learns
 - `whitebox.py`: gradients, where the encoder has them
 - `ask.py`: asks the encoder, each text once
 - `target.py`: when a vector is met within its own precision

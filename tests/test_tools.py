@@ -6,8 +6,12 @@ from pathlib import Path
 import torch
 
 import unembed
-from tools import learning_curve, ship
+from tools import average, learning_curve, ship
 from unembed.cli import main
+from unembed.config import override, tiny
+from unembed.model import artifact
+from unembed.model.artifact import Artifact, EncoderInfo
+from unembed.model.denoiser import Denoiser
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
@@ -48,3 +52,20 @@ def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_t
     (default,) = [system for system in json.loads(results.read_text())["systems"] if system["name"] == "confidence"]
     assert default["samples"][0]["recovered"][:20] in card
     assert ship.main([], tmp_path) == 2
+
+
+def test_weights_of_two_stages_are_averaged(tmp_path: Path) -> None:
+    tokenizer = unembed.load().artifact.tokenizer
+    for number, width in enumerate((48, 48, 24)):
+        config = override(tiny(), [f"model.width={width}", "model.vocab_size=400"])
+        torch.manual_seed(number)
+        info = EncoderInfo("minilm", 384, True, "one")
+        made = Artifact(Denoiser(config.model), tokenizer, config, info, {"stage": number})
+        artifact.save(tmp_path / str(number), made, "fp32")
+    before, after, narrow, out = (str(tmp_path / name) for name in ("0", "1", "2", "out"))
+    assert average.main([before, after, "-o", out, "--share", "0.75"]) == 0
+    a, b, mean = (artifact.load(folder) for folder in (before, after, out))
+    for name, tensor in mean.net.named_parameters():
+        assert torch.allclose(tensor, 0.25 * a.net.get_parameter(name) + 0.75 * b.net.get_parameter(name), atol=1e-6)
+    assert mean.info == {"stage": 1}
+    assert average.main([before, narrow, "-o", out]) == 2

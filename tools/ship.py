@@ -34,7 +34,7 @@ def main(arguments: list[str], place: Path = PLACE) -> int:
     notes = CARD.read_text()
     if len(arguments) == 2:
         notes += measured(Path(arguments[1]))
-    artifact.save(place, replace(inverter, info={**inverter.info, "notes": notes.strip()}), "bf16")
+    artifact.save(place, replace(inverter, info={**inverter.info, "notes": notes.strip()}), "int8")
     for file in place.iterdir():
         if file.stat().st_size > LARGEST:
             sys.stderr.write(f"{file} has {file.stat().st_size:,} bytes, more than {LARGEST:,}: do not commit it\n")

@@ -48,6 +48,8 @@ class ModelConfig:
     """A path vector -> MLP -> vocabulary, added to every position's logits."""
     shortcuts: bool = False
     """Linear paths around the two MLPs that the vector goes through: the conditioner and the bag of words."""
+    reader: bool = False
+    """A bag of words that reads the whitened vector by itself; its vocabulary matrix starts from the data."""
     account: bool = False
     """The condition also sees the mean of the visible tokens: what has been said already."""
     vector_norm: float = 1.0
@@ -60,6 +62,8 @@ class ModelConfig:
             raise ConfigError(f"model.width {self.width} is not a multiple of model.heads {self.heads}: change one")
         if self.mask_id >= self.vocab_size:
             raise ConfigError(f"model.mask_id {self.mask_id} is outside the vocabulary of {self.vocab_size} tokens")
+        if self.reader and not self.bag_of_words:
+            raise ConfigError("model.reader adds to the bag of words: set model.bag_of_words=true too")
         if not self.vector_norm > 0:
             raise ConfigError(f"model.vector_norm is {self.vector_norm}: give the length of a typical vector")
 
@@ -74,6 +78,9 @@ class DiffusionConfig:
     """lambda of the log-linear schedule."""
     masking: Literal["bernoulli", "count"] = "bernoulli"
     """Mask each position on its own (eq. 2), or exactly ceil(t L) of them (`linear` only: same bound, less noise)."""
+    weighting: Literal["elbo", "root"] = "elbo"
+    """Loss weight of a masked token: the bound's own (eq. 4), or its root, under which texts with few masks and texts
+    with many are equally noisy."""
     condition_dropout: float = 0.1
     """Share of training texts whose vector is hidden, for classifier-free guidance."""
 
@@ -96,6 +103,8 @@ class TrainConfig:
     """Micro-batches, sorted by length, that one step is computed in: same result, less memory and padding."""
     bag_steps: int = 0
     """Steps of pretraining for conditioner, bag of words and length, before the denoiser learns."""
+    bag_trains: Literal["all", "reader"] = "all"
+    """What those steps train: all that reads the vector, or only the reader, on top of what stays as it is."""
     bag_batch_texts: int = 2048
     bag_lr: float = 3e-3
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -114,6 +123,8 @@ class TrainConfig:
     sampled_softmax: int = 0
     """Number of drawn negatives; 0 is the full softmax."""
     bf16: bool = True
+    compile: bool = False
+    """Compile what lies between the matrix products (needs a C++ compiler; half a minute at the start)."""
     validate_every: int = 1000
     validate_texts: int = 512
     preview_texts: int = 64
@@ -151,7 +162,8 @@ def cpu() -> Config:
     return Config(
         ModelConfig(
             layers=6, width=384, heads=12, ffn=1536, dropout=0.0, norm="post", init="encoder",
-            freeze_embeddings=False, prefix_tokens=2, conv=False, bag_of_words=True, shortcuts=True, account=True,
+            freeze_embeddings=False, prefix_tokens=2, conv=False, bag_of_words=True, shortcuts=True, reader=True,
+            account=True,
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(
@@ -167,7 +179,8 @@ def tiny() -> Config:
     return Config(
         ModelConfig(
             layers=2, width=48, heads=4, ffn=96, dropout=0.0, norm="post", max_tokens=16,
-            freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, shortcuts=True, account=True,
+            freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, shortcuts=True, reader=True,
+            account=True,
         ),
         DiffusionConfig(schedule="linear", masking="count", condition_dropout=0.05),
         TrainConfig(

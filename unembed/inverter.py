@@ -66,7 +66,7 @@ class Inverter:
         """Where the network runs."""
         return self.artifact.net.bias.device
 
-    def save_pretrained(self, folder: str | Path, *, dtype: Literal["bf16", "fp32"] = "bf16") -> Path:
+    def save_pretrained(self, folder: str | Path, *, dtype: Literal["bf16", "int8", "fp32"] = "bf16") -> Path:
         """Write the inverter folder: weights, config, tokenizer, model card."""
         return disk.save(Path(folder), self.artifact, dtype)
 
@@ -77,7 +77,7 @@ class Inverter:
         private: bool = True,
         token: str | None = None,
         commit_message: str = "Upload inverter",
-        dtype: Literal["bf16", "fp32"] = "bf16",
+        dtype: Literal["bf16", "int8", "fp32"] = "bf16",
     ) -> str:
         """Upload the inverter folder to the Hugging Face hub; returns the address of the commit."""
         from huggingface_hub import HfApi

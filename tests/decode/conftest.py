@@ -24,7 +24,8 @@ MASK = 4
 def make_net(seed: int = 0) -> Denoiser:
     config = ModelConfig(
         vocab_size=VOCABULARY, mask_id=MASK, vector_dim=DIM, max_tokens=MAX_TOKENS, layers=2, width=32, heads=4, ffn=64,
-        dropout=0.1, norm="post", freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True, account=True,
+        dropout=0.1, norm="post", freeze_embeddings=False, prefix_tokens=2, conv=True, bag_of_words=True,
+        reader=True, account=True,
     )  # fmt: skip
     net = Denoiser(config)
     generator = torch.Generator().manual_seed(seed)

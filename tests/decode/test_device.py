@@ -50,11 +50,12 @@ def test_a_pass_makes_no_tensor_elsewhere(monkeypatch):
 
     monkeypatch.setattr(_config, "meta_nonzero_assume_all_nonzero", True)  # true of `valid` below
     net = make_net().to("meta")
-    tokens, t, c, valid = torch.zeros(4, 6).long(), torch.ones(4), torch.zeros(4, 32), torch.ones(4, 6).bool()
+    c = net.condition(None, 4)
+    tokens, t, valid = torch.zeros(4, 6).long(), torch.ones(4), torch.ones(4, 6).bool()
     places = torch.arange(8)
     hidden = net(*(x.to("meta") for x in (tokens, t, c, valid, places)))
     assert hidden.is_meta
-    assert hidden.shape == (8, 32)
+    assert hidden.shape == (8, c.shape[1])
 
 
 @pytest.mark.parametrize(

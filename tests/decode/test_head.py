@@ -15,8 +15,9 @@ def question():
     """Places of every kind: plain, guided, penalised, drawn, drawn from a nucleus, judged, with entropy."""
     net, random = make_net(), torch.Generator().manual_seed(0)
     net.forbid(list(range(14, 28)))  # two whole parts of seven words
-    vocabulary, width = net.config.vocab_size, net.config.width
+    vocabulary, width = net.config.vocab_size, net.config.width + net.reader.size
     hidden = torch.randn(PLACES, width, generator=random)
+    hidden[3:7, net.config.width :] = hidden[3, net.config.width :]  # four places of one text
     guidance = torch.tensor([1, 1, 2, 1, 1, 1, 0.5, 1, 3, 1, 1.0])
     free = torch.randn(int((guidance != 1).sum()), width, generator=random)
     around = torch.randint(28, vocabulary, (PLACES, 6), generator=random)
@@ -81,6 +82,7 @@ def test_of_equals_the_first_word_is_chosen_whatever_part_it_is_in(question, mon
     monkeypatch.setattr(head, "WORDS", 7)
     with torch.inference_mode():
         net.embed.weight.zero_()
+        net.reader.words.weight.zero_()
         net.bias.zero_()
         net.bias[torch.tensor([33, 40, 41])] = 2.0
         plain = Wishes(
@@ -94,8 +96,13 @@ def test_no_part_of_the_vocabulary_is_larger_than_it_may_be(question, monkeypatc
     net, *rest = question
     monkeypatch.setattr(head, "WORDS", 9)
     monkeypatch.setattr(head, "PLACES", 4)
-    sizes, real = [], net.logits
-    monkeypatch.setattr(net, "logits", lambda hidden, words: sizes.append((len(hidden), words)) or real(hidden, words))
+    sizes, real = [], net.place_logits
+
+    def watch(hidden, words):
+        sizes.append((len(hidden), words))
+        return real(hidden, words)
+
+    monkeypatch.setattr(net, "place_logits", watch)
     with torch.inference_mode():
         read(net, *rest)
     assert max(rows for rows, _ in sizes) == 4

@@ -21,7 +21,7 @@ from unembed.model.artifact import Artifact
 from unembed.model.corrector import Corrector, stretch
 from unembed.model.loop import Event
 
-RECIPE = ("train.steps=120", "train.bag_steps=40", "train.validate_every=120", "train.preview_texts=0")
+RECIPE = ("train.steps=70", "train.bag_steps=20", "train.validate_every=70", "train.preview_texts=0")
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,41 @@ def test_the_training_loss_is_the_nelbo_per_token(schedule: str) -> None:
     assert float(found) == pytest.approx(float(expected + objective.LENGTH_WEIGHT * length), rel=1e-4)
 
 
+@pytest.mark.parametrize("reader", [True, False])
+def test_the_loss_in_parts_is_the_loss_in_one(reader: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and gradients of the sampled softmax, with parts that do not divide the rows."""
+    monkeypatch.setattr(objective, "PART_ROWS", 7)
+    torch.manual_seed(0)
+    net = Denoiser(replace(tiny().model, vocab_size=50, mask_id=4, vector_dim=8, reader=reader))
+    torch.nn.init.normal_(net.embed.weight, std=0.5)
+    hidden = torch.randn(40, 48 + 8 * reader, requires_grad=True)
+    targets, weight = torch.randint(5, 50, (40,)), torch.rand(40) + 0.5
+    sampler = objective.CandidateSampler(np.arange(50), 20)
+    candidates = sampler.draw(targets, objective.generator(0))
+
+    def gradients(loss: torch.Tensor) -> list[torch.Tensor]:
+        net.zero_grad()
+        hidden.grad = None
+        (3 * loss).backward()
+        assert hidden.grad is not None
+        return [loss.detach(), hidden.grad, *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+
+    whole = gradients((weight * objective.cross_entropy(net, hidden, targets, candidates)).sum())
+    parts = gradients(objective.sampled_entropy(net, hidden, targets, weight, candidates))
+    assert len(whole) == len(parts) == (5 if reader else 4)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(whole, parts, strict=True))
+
+
+def test_the_root_of_the_weight_is_an_option() -> None:
+    batch = make_batch(50)
+    elbo = DiffusionConfig(schedule="linear", masking="count")
+    full, root = (
+        objective.draw_noise(batch, config, objective.generator(1)).weight
+        for config in (elbo, replace(elbo, weighting="root"))
+    )
+    assert torch.allclose(root.square(), full)
+
+
 def test_hidden_vectors_do_not_reach_the_prediction() -> None:
     torch.manual_seed(0)
     net = Denoiser(replace(tiny().model, vocab_size=50, mask_id=4, vector_dim=8)).eval()

@@ -69,7 +69,7 @@ def test_two_processes_have_the_loss_of_one(data: Dataset, tmp_path: Path) -> No
     """With an odd number of texts, and stopping early at the same step: steps that are far too long make it worse."""
     changes = (
         "bag_steps=3", "batch_texts=33", "validate_every=1", "patience=2", "lr=0.03", "muon_lr=0.03", "warmup_steps=0",
-        "ema=0",
+        "ema=0", "bf16=false",
     )  # fmt: skip
     command = ["train", str(data.folder), "--preset", "tiny", "--steps", "40", "--json"]
     command += [word for change in changes for word in ("--set", f"train.{change}")] + ["-o"]

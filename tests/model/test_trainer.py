@@ -194,7 +194,7 @@ def test_sampled_softmax_estimates_the_full_one(data: Dataset) -> None:
     torch.manual_seed(0)
     net = Denoiser(replace(tiny().model, vocab_size=400, mask_id=4, vector_dim=8))
     sampler = objective.CandidateSampler(np.arange(400) ** 2, 100)
-    hidden, targets = torch.randn(3, 48), torch.tensor([399, 398, 390])
+    hidden, targets = torch.randn(3, 48 + 8), torch.tensor([399, 398, 390])
     with torch.no_grad():
         full = objective.cross_entropy(net, hidden, targets, None)
         drawn = []

@@ -53,6 +53,9 @@ class Examples:
 class Dataset:
     """Tokens with the vectors of one encoder; nothing is read into memory but the shard asked for."""
 
+    encodes = False
+    """Vectors cost an encoder's work (`OnlineDataset`), not just a look at the disk."""
+
     def __init__(self, folder: str | Path, encoder: str | None = None) -> None:
         """Open a dataset folder; `encoder` (spec or folder name) may be left out when there is only one."""
         self._open_tokens(Path(folder))

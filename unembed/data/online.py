@@ -33,6 +33,8 @@ SHARE_CUT = 0.5
 class OnlineDataset(Dataset):
     """The tokens of a dataset folder with vectors that are made when they are asked for."""
 
+    encodes = True
+
     def __init__(self, folder: str | Path, encoder: Encoder) -> None:
         """Open a folder whose tokens are there (`unembed encode --stage tokens`); vectors in it are not looked at."""
         self._open_tokens(Path(folder))

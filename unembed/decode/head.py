@@ -71,7 +71,7 @@ def repeat_last(x: Tensor, rows: int) -> Tensor:
 def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     vocabulary = net.config.vocab_size
     size = WORDS if hidden.is_cpu else vocabulary
-    m, hidden, free = len(hidden), pad_rows(hidden), pad_rows(free) if len(free) else free
+    scores, without = _Scores(net, hidden), _Scores(net, free) if len(free) else None
     guided = (wishes.guidance != 1).nonzero()[:, 0]
     penalty = _Penalty(around, wishes.penalty, net.config.mask_id, vocabulary, size)
     judging = bool((wishes.given >= 0).any())
@@ -83,9 +83,9 @@ def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: T
     tops, sums = [], []
     for k, first in enumerate(range(0, vocabulary, size)):
         words = slice(first, min(first + size, vocabulary))
-        logits = net.logits(hidden, words)[:m].float()
-        if len(free):
-            _guide(logits, net.logits(free, words)[: len(guided)].float(), wishes.guidance, guided)
+        logits = scores.of(words)
+        if without is not None:
+            _guide(logits, without.of(words), wishes.guidance, guided)
         penalty.apply(logits, k)
         if len(whole):
             table[:, words] = logits[whole]
@@ -109,6 +109,25 @@ def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: T
     tokens = torch.where(wishes.given >= 0, wishes.given, tokens)
     value = torch.where(wishes.given >= 0, judged, value)
     return tokens, (value - log_z).clamp(max=0.0), entropy
+
+
+class _Scores:
+    """Logits of m places; what the reader says of a text is computed once for all places of that text."""
+
+    def __init__(self, net: Denoiser, hidden: Tensor) -> None:
+        width = net.config.width
+        self._net, self._count, self._hidden = net, len(hidden), pad_rows(hidden[:, :width])
+        read = hidden[:, width:]
+        first = torch.ones(len(read), dtype=torch.bool, device=read.device)
+        first[1:] = (read[1:] != read[:-1]).any(1)
+        self._text, self._read = first.cumsum(0) - 1, pad_rows(read[first])
+
+    def of(self, words: slice) -> Tensor:
+        """Of a part of the vocabulary, (m, words)."""
+        logits = self._net.place_logits(self._hidden, words)[: self._count].float()
+        if self._net.config.reader:
+            logits += self._net.text_logits(self._read, words).float().index_select(0, self._text)
+        return logits
 
 
 class _Penalty:

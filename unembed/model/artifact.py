@@ -1,6 +1,6 @@
 """The inverter folder: what a trained inverter is on disk, and the checks it must pass to be loaded.
 
-model.safetensors   weights (bf16 or fp32)
+model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
 corrector.safetensors  those of the corrector for encoder feedback, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
@@ -34,6 +34,10 @@ from unembed.model.denoiser import Denoiser
 
 FORMAT = 1
 CORRECTOR = "corrector.safetensors"
+DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
+# With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
+TABLES = ("embed.weight", "reader.words.weight")
+SCALE = ".scale"
 FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR)
 
 
@@ -50,21 +54,16 @@ class Artifact:
     corrector: Corrector | None = None
 
 
-def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "fp32"] = "bf16") -> Path:
+def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "int8", "fp32"] = "bf16") -> Path:
     """Write the folder whole: into a temporary one first, then file by file with config.json last."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     weights: dict[str, Mapping[str, Tensor]] = {"model.safetensors": artifact.net.state_dict()}
     if artifact.corrector is not None:
         weights[CORRECTOR] = artifact.corrector.own
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
         for part, named in weights.items():
-            tensors = {
-                name: (tensor.to(kind) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
-                for name, tensor in named.items()
-            }
-            save_file(tensors, temporary / part, metadata={"format": "pt"})
+            save_file(_packed(named, dtype), temporary / part, metadata={"format": "pt"})
         artifact.tokenizer.save(str(temporary / "tokenizer.json"))
         description = {
             "format": FORMAT,
@@ -119,10 +118,35 @@ def weights_hash(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def _packed(named: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
+    """The tensors as a file holds them."""
+    packed = {}
+    for name, tensor in named.items():
+        tensor = tensor.detach().cpu()
+        if dtype == "int8" and name in TABLES:
+            scale = tensor.float().abs().amax(1).clamp(min=1e-12) / 127
+            packed[name + SCALE] = scale
+            packed[name] = (tensor.float() / scale[:, None]).round().to(torch.int8)
+        else:
+            packed[name] = tensor.to(DTYPES[dtype]) if tensor.is_floating_point() else tensor
+    return {name: tensor.contiguous() for name, tensor in packed.items()}
+
+
+def _unpacked(packed: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as a network takes them, in float32."""
+    scales = {name.removesuffix(SCALE): packed[name] for name in packed if name.endswith(SCALE)}
+    return {
+        name: tensor.float() * scales[name][:, None] if name in scales
+        else tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in packed.items()
+        if not name.endswith(SCALE)
+    }  # fmt: skip
+
+
 def _fill(path: Path, take: Callable[[dict[str, Tensor]], object]) -> None:
     """Hand the tensors of a file, in float32, to a network."""
     try:
-        take({k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()})
+        take(_unpacked(load_file(path)))
     except (SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{path} does not fit its config.json ({reason})") from None

@@ -12,15 +12,16 @@ positions and the conditioner stay the inverter's own: they are shared, never tr
 from __future__ import annotations
 
 import copy
-import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from unembed.model.denoiser import Denoiser
+from unembed.model.reader import reader_size
 
 # Parts of the inverter that the corrector uses as they are.
-SHARED = ("embed", "embed_norm", "position", "project", "project_shortcut", "bias", "no_vector", "forbidden")
+SHARED = ("embed", "embed_norm", "position", "project", "project_shortcut", "bias", "no_vector", "forbidden", "reader")
 SHARED_IN_BLOCKS = ("from_time", "from_vector")
 # Adam's steps are of one size: without this it takes thousands until the words of the guess are heard as words.
 GAIN = 64.0
@@ -59,10 +60,9 @@ class Corrector(nn.Module):
 
     def condition(self, targets: Tensor, seen: Tensor) -> Tensor:
         """What the target (n, d) and the guess's vector (n, d) say: (n, width)."""
-        scale = math.sqrt(self.net.config.vector_dim) / self.net.config.vector_norm
-        both = torch.cat([seen, targets - seen], 1) * scale
-        c: Tensor = self.net.condition(targets) + CALM * (self.sight(both) + self.sight_shortcut(both))
-        return c
+        both = torch.cat([seen, targets - seen], 1) * self.net.vector_scale
+        heard = CALM * (self.sight(both) + self.sight_shortcut(both))
+        return self.net.condition(targets) + F.pad(heard, (0, reader_size(self.net.config)))
 
     def forward(
         self,

@@ -5,6 +5,9 @@
     h = net(tokens, t, c, at=places)    only at these m places   -> (m, width)
     logits = net.logits(h)              (..., width)        -> (..., vocab)    eq. 3
 
+With `model.reader`, conditions and hidden states are wider: what the reader says of the vector stands behind them, and
+goes unchanged from `condition` to `logits`.
+
 `t` is told as the share of masked tokens, 1 - alpha_t, which at decoding time is simply counted.
 
 With `ModelConfig()` this is the paper's network (pre-norm AdaLN-Zero with gates, eq. 6-10). The options that
@@ -20,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import ModelConfig
+from unembed.model import fused
+from unembed.model.reader import Reader, reader_size
 
 TIME_FEATURES = 64
 
@@ -56,9 +61,14 @@ class Denoiser(nn.Module):
             if config.shortcuts:
                 self.bag_shortcut = nn.Linear(width, width)
                 nn.init.zeros_(self.bag_shortcut.weight)
+        if config.reader:
+            self.reader = Reader(config)
         if config.account:
             self.said = nn.Linear(width, width, bias=False)
             nn.init.zeros_(self.said.weight)
+        if config.account and config.reader:
+            self.reader_said = nn.Linear(width, reader_size(config), bias=False)
+            nn.init.zeros_(self.reader_said.weight)
         for mlp in (self.project, self.bag if config.bag_of_words else ()):
             for layer in mlp:
                 if isinstance(layer, nn.Linear):  # keep unit variance through the MLP: the vector must be heard
@@ -85,15 +95,21 @@ class Denoiser(nn.Module):
     def condition(self, vectors: Tensor | None, n: int = 1) -> Tensor:
         """Project vectors (n, d) to c (n, width) (eq. 5); None gives the condition of "no vector"."""
         if vectors is None:
-            return self.no_vector.expand(n, -1)
-        # Unit vectors have tiny entries (about 1/sqrt(d)); give the projection inputs of unit variance.
-        given = vectors * (math.sqrt(self.config.vector_dim) / self.config.vector_norm)
+            return F.pad(self.no_vector, (0, reader_size(self.config))).expand(n, -1)
+        given = vectors * self.vector_scale
         c: Tensor = self.project(given)
-        return c + self.project_shortcut(given) if self.config.shortcuts else c
+        if self.config.shortcuts:
+            c = c + self.project_shortcut(given)
+        return torch.cat([c, self.reader(given)], 1) if self.config.reader else c
+
+    @property
+    def vector_scale(self) -> float:
+        """Unit vectors have tiny entries (about 1/sqrt(d)); times this, what reads them has inputs of unit variance."""
+        return math.sqrt(self.config.vector_dim) / self.config.vector_norm
 
     def length_logits(self, c: Tensor) -> Tensor:
         """Logits of the number of tokens (n, max_tokens + 1); a text has at least one."""
-        return F.pad(self.length(c), (1, 0), value=-torch.inf)
+        return F.pad(self.length(c[:, : self.config.width]), (1, 0), value=-torch.inf)
 
     def forward(
         self,
@@ -111,50 +127,79 @@ class Denoiser(nn.Module):
         width) is added to the embedded tokens: what the corrector knows of a guess.
         """
         n, length = tokens.shape
+        c, read = c[:, : self.config.width], c[:, self.config.width :]
         embedded = self.embed(tokens)  # (n, L, width)
         if self.config.account:
             visible = tokens != self.config.mask_id
             if valid is not None:
                 visible = visible & valid
             spoken = (embedded * visible[..., None]).sum(1) / math.sqrt(self.config.max_tokens)
-            c = c + self.said(F.pad(spoken, (0, 0, 0, len(c) - n)))
+            spoken = F.pad(spoken, (0, 0, 0, len(c) - n))
+            c = c + self.said(spoken)
+            if self.config.reader:
+                read = read + self.reader_said(spoken)
         x = embedded + self.position[1 : length + 1]
         if beside is not None:
             x = x + beside
         x = self._frame(x, c, valid, length)
         x = self.embed_norm(x)
-        packing = None
+        rows: Packing | Padding | None = None
         if valid is not None:
-            packing = Packing(F.pad(valid, (self.config.prefix_tokens, 0), value=True))
-            x = packing.pack(x)
+            framed = F.pad(valid, (self.config.prefix_tokens, 0), value=True)
+            # Micro-batches of training are sorted by length: there, gathering costs more than it saves.
+            rows = Padding(framed) if self.training else Packing(framed)
+            x = rows.pack(x)
         time = time_features(t)
         *blocks, last = self.blocks
         for block in blocks:
-            x = block(x, time, c, packing)
+            x = block(x, time, c, rows)
         if at is None:
-            x = last(x, time, c, packing)
-            x = (x if packing is None else packing.pad(x))[:, self.config.prefix_tokens :]
+            x = last(x, time, c, rows)
+            x = (x if rows is None else rows.pad(x))[:, self.config.prefix_tokens :]
             hidden: Tensor = self.final(x)
-            return hidden + self.bag_hidden(c)[:n, None] if self.config.bag_of_words else hidden
+            if not self.config.bag_of_words:
+                return hidden
+            return self._behind(hidden + self._bag(c)[:n, None], read[:n, None].expand(-1, length, -1))
         texts = at // length
         places: tuple[Tensor, ...] = (texts, at % length + self.config.prefix_tokens)
-        if packing is not None:
-            places = (packing.number[places],)
+        if isinstance(rows, Packing):
+            places = (rows.number[places],)
         if self.config.conv:  # its last convolution needs the neighbours too
-            hidden = self.final(last(x, time, c, packing)[places])
+            hidden = self.final(last(x, time, c, rows)[places])
         else:
-            hidden = self.final(last(x, time, c, packing, places))
-        return hidden + self.bag_hidden(c)[texts] if self.config.bag_of_words else hidden
+            hidden = self.final(last(x, time, c, rows, places))
+        if not self.config.bag_of_words:
+            return hidden
+        bag = self._bag(c)  # (texts, width)
+        return self._behind(hidden + bag[texts], read[texts])
 
     def bag_hidden(self, c: Tensor) -> Tensor:
         """The bag-of-words path alone: one hidden state for each text, the same for all its positions. (n, width)."""
+        c, read = c[:, : self.config.width], c[:, self.config.width :]
+        return self._behind(self._bag(c), read)
+
+    def _bag(self, c: Tensor) -> Tensor:
         hidden: Tensor = self.bag(c)
         return hidden + self.bag_shortcut(c) if self.config.shortcuts else hidden
 
-    def logits(self, hidden: Tensor, words: slice = slice(None)) -> Tensor:
-        """Scores over the vocabulary or a part of it, through the tied embeddings (eq. 3)."""
+    def _behind(self, hidden: Tensor, read: Tensor) -> Tensor:
+        """What the reader says, behind the hidden states."""
+        return torch.cat([hidden, read.to(hidden.dtype)], -1) if self.config.reader else hidden
+
+    def logits(self, hidden: Tensor, words: slice | Tensor = slice(None)) -> Tensor:
+        """Scores over the vocabulary or a part of it, through the tied embeddings (eq. 3) and the reader's own."""
+        width = self.config.width
+        scores = self.place_logits(hidden[..., :width], words)
+        return scores + self.text_logits(hidden[..., width:], words) if self.config.reader else scores
+
+    def place_logits(self, hidden: Tensor, words: slice | Tensor) -> Tensor:
+        """The part of the logits that differs from place to place, from hidden states without the reader's part."""
         bias = self.bias[words].masked_fill(self.forbidden[words], -torch.inf)
         return F.linear(hidden, self.embed.weight[words], bias)
+
+    def text_logits(self, read: Tensor, words: slice | Tensor) -> Tensor:
+        """The part that all places of a text share, from what the reader says of its vector."""
+        return F.linear(read, self.reader.words.weight[words])
 
     def _frame(self, x: Tensor, c: Tensor, valid: Tensor | None, length: int) -> Tensor:
         """Put the prefix tokens in front: they carry the vector, and by their position the ends of the text."""
@@ -186,6 +231,21 @@ class Packing:
         return padded.view(*self.valid.shape, rows.shape[1])
 
 
+class Padding:
+    """Rows of texts of different lengths side by side; what is behind the end of a text is computed and ignored."""
+
+    def __init__(self, valid: Tensor) -> None:  # (n, length) bool
+        self.valid = valid
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(n, length, width) as it is."""
+        return x
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(n, length, width) as it is."""
+        return x
+
+
 class Block(nn.Module):
     """Attention and MLP, both under layer norms that t and c modulate (eq. 6-10)."""
 
@@ -209,61 +269,87 @@ class Block(nn.Module):
             nn.init.zeros_(layer.bias)
         self.near1 = Neighbours(width, 5) if config.conv else None
         self.near2 = Neighbours(width, 3) if config.conv else None
+        self.compiled = False  # in training only; set by the trainer where `train.compile` says so
 
     def forward(
         self,
         x: Tensor,
         time: Tensor,
         c: Tensor,
-        packing: Packing | None,
+        rows: Packing | Padding | None,
         places: tuple[Tensor, ...] | None = None,
     ) -> Tensor:
         """(n, P + L, width), or packed (rows, width) -> the same; or only at m places of it: (m, width)."""
         modulation = self.from_time(time) + self.from_vector(c)  # eq. 8, 9
-        modulation = modulation[: len(x), None] if packing is None else modulation.index_select(0, packing.texts)
+        packed = isinstance(rows, Packing)
+        modulation = modulation.index_select(0, rows.texts) if packed else modulation[: len(x), None]
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
-        x = self._convolve(x, self.near1, packing)
-        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, packing)
+        x = self._convolve(x, self.near1, rows)
+        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, rows)
         if places is not None:  # from here on every position is for itself
             x, mixed = x[places], mixed[places]
-            modulation = modulation[places[0], 0] if packing is None else modulation[places]
+            modulation = modulation[places] if packed else modulation[places[0], 0]
             scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
-        attended = self.dropout(self.out(mixed))
         if self.post:
-            x = self.norm1(x + (1 + gate1) * attended) * (1 + scale1) + shift1
-            x = self._convolve(x, self.near2, packing)
-            x = self.norm2(x + (1 + gate2) * self._mlp(x)) * (1 + scale2) + shift2
-            return x
-        x = x + gate1 * attended  # eq. 10
-        x = self._convolve(x, self.near2, packing)
-        x = x + gate2 * self._mlp(self.norm2(x) * (1 + scale2) + shift2)
+            x = self._add_norm(x, mixed, self.out, self.norm1, gate1, scale1, shift1)
+            x = self._convolve(x, self.near2, rows)
+            return self._add_norm(x, self._inner(x), self.down, self.norm2, gate2, scale2, shift2)
+        x = x + gate1 * self.dropout(self.out(mixed))  # eq. 10
+        x = self._convolve(x, self.near2, rows)
+        x = x + gate2 * self.dropout(self.down(self._inner(self.norm2(x) * (1 + scale2) + shift2)))
         return x
 
-    def _mix(self, x: Tensor, packing: Packing | None) -> Tensor:
+    def _add_norm(
+        self, x: Tensor, branch: Tensor, linear: nn.Linear, norm: nn.LayerNorm, gate: Tensor, scale: Tensor, shift: Tensor
+    ) -> Tensor:
+        """The end of a branch: its last linear layer, the sum with the stream, the modulated norm."""
+        if self.compiled and self.training:
+            y = self.dropout(F.linear(branch, linear.weight))
+            joined = fused.compiled(fused.add_norm_modulate)
+            return joined(x, y, linear.bias, gate, scale, shift, norm.weight, norm.bias)
+        x = norm(x + (1 + gate) * self.dropout(linear(branch)))
+        return x * (1 + scale) + shift
+
+    def _mix(self, x: Tensor, rows: Packing | Padding | None) -> Tensor:
         """Attention without its output layer."""
         # Written out: at these lengths the fused kernel's backward pass is ten times slower on a CPU.
-        qkv: Tensor = self.qkv(x)
-        if packing is not None:
-            qkv = packing.pad(qkv)
-        n, length, width = qkv.shape[0], qkv.shape[1], x.shape[-1]
-        q, k, v = qkv.view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2)  # (n, heads, length, length)
-        if packing is not None:
-            scores = scores.masked_fill(~packing.valid[:, None, None], -1e9)
-        mixed: Tensor = (scores.softmax(-1) @ v).transpose(1, 2).reshape(n, length, width)
-        return mixed if packing is None else packing.pack(mixed)
+        qkv = self._linear(x, self.qkv)
+        if rows is not None:
+            qkv = rows.pad(qkv)
+        q, k, v = self._heads(qkv)
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (n, heads, length, length)
+        if rows is not None:
+            scores = scores.masked_fill(~rows.valid[:, None, None], -1e9)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(*qkv.shape[:2], x.shape[-1])
+        return mixed if rows is None else rows.pack(mixed)
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        inner: Tensor = self.dropout(self.down(_gelu(self.up(x))))
-        return inner
+    def _linear(self, x: Tensor, layer: nn.Linear) -> Tensor:
+        """The layer; with the bias by itself where oneDNN's own takes as long again as the product (bf16 on AMX)."""
+        if not (self.compiled and self.training):
+            return layer(x)  # type: ignore[no-any-return]
+        y = F.linear(x, layer.weight)
+        return y + layer.bias.to(y.dtype)
 
-    def _convolve(self, x: Tensor, near: nn.Module | None, packing: Packing | None) -> Tensor:
+    def _heads(self, qkv: Tensor) -> Tensor:
+        """(n, length, 3 * width) -> queries, keys and values, (3, n, heads, length, d)."""
+        n, length, width = qkv.shape
+        return qkv.view(n, length, 3, self.heads, width // (3 * self.heads)).permute(2, 0, 3, 1, 4)
+
+    def _inner(self, x: Tensor) -> Tensor:
+        """The MLP without its output layer."""
+        if self.compiled and self.training:
+            return fused.compiled(fused.gelu)(self._linear(x, self.up))
+        return _gelu(self.up(x))
+
+    def _convolve(self, x: Tensor, near: nn.Module | None, rows: Packing | Padding | None) -> Tensor:
         """Add the depthwise convolution over the text positions; prefix tokens have no neighbours."""
         if near is None:
             return x
-        text = (x if packing is None else packing.pad(x))[:, self.prefix_tokens :]
-        beside = F.pad(near(text), (0, 0, self.prefix_tokens, 0))
-        return x + (beside if packing is None else packing.pack(beside))
+        text = x if rows is None else rows.pad(x)
+        if isinstance(rows, Padding):
+            text = text * rows.valid[..., None]  # beyond the end there is nothing
+        beside = F.pad(near(text[:, self.prefix_tokens :]), (0, 0, self.prefix_tokens, 0))
+        return x + (beside if rows is None else rows.pack(beside))
 
 
 class Neighbours(nn.Module):

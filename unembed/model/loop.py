@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 from unembed.config import Config
 from unembed.data.dataset import Dataset
 from unembed.errors import CheckpointError
-from unembed.model import batches, checkpoint, objective, optim, runlog
+from unembed.model import batches, checkpoint, fused, objective, optim, runlog
 from unembed.model.checkpoint import Progress
+from unembed.model.denoiser import Block
 from unembed.precision import fast_bf16
 
 
@@ -74,6 +75,11 @@ class Loop:
         self.accelerator.wait_for_everyone()
         self.log = runlog.MetricsLog(self.folder)
         self.module = build().to(self.accelerator.device)
+        if config.train.compile:
+            fused.check_compiler()
+            for part in self.module.modules():
+                if isinstance(part, Block):
+                    part.compiled = True
         self.averaged = copy.deepcopy(self.module).requires_grad_(False).eval()
         self.progress = Progress(phase=start)
         if begun:

@@ -107,7 +107,7 @@ def _fill(
     places = masked.nonzero()
     share = masked.sum(1) / lengths
     hidden = net(tokens.to(device), share.to(device), c, valid.to(device), masked.flatten().nonzero()[:, 0].to(device))
-    logits = torch.nn.functional.linear(hidden, net.embed.weight[candidates], net.bias[candidates]).float()
+    logits = net.logits(hidden, candidates).float()
     column = torch.full((net.config.vocab_size,), len(candidates), device=device)  # the last one is thrown away
     column[candidates] = torch.arange(len(candidates), device=device)
     said = torch.zeros(len(rows), len(candidates) + 1, device=device)

@@ -7,6 +7,7 @@ same loss whether it is one process or several, resumed or not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from unembed.model.denoiser import Denoiser
 
 # Weight of the length loss beside the denoising loss (per token); large enough to learn, too small to disturb.
 LENGTH_WEIGHT = 0.05
+# Rows of logits that are computed together: times 10,000 candidates, 20 MB.
+PART_ROWS = 512
 
 
 def generator(*key: int) -> torch.Generator:
@@ -81,7 +84,8 @@ def draw_noise(batch: Batch, config: DiffusionConfig, rng: torch.Generator, t: f
         masked = diffusion.mask_bernoulli((n, length), schedule.alpha(times), rng) & batch.valid
     share = 1 - schedule.alpha(times)
     dropped = torch.rand(n, generator=rng) < (config.condition_dropout if t is None else 0.0)
-    return Noise(share, schedule.weight(times), masked, dropped)
+    weight = schedule.weight(times)
+    return Noise(share, weight.sqrt() if config.weighting == "root" else weight, masked, dropped)
 
 
 @dataclass(slots=True)
@@ -136,12 +140,14 @@ class DenoisingLoss(nn.Module):
         net = self.net
         c = hide(net, net.condition(batch.vectors), noise.dropped)
         visible = batch.tokens.masked_fill(noise.masked, net.config.mask_id)
-        valid = None if bool(batch.valid.all()) else batch.valid
+        valid = None if bool(batch.valid.all()) and not net.training else batch.valid  # one path for all shapes
         hidden = net(visible, noise.share, c, valid)[noise.masked]  # (masked, width)
         targets = batch.tokens[noise.masked]
-        entropy = cross_entropy(net, hidden, targets, candidates)  # (masked,)
         weight = noise.weight[:, None].expand_as(noise.masked)[noise.masked]
-        denoise = (weight * entropy).sum() / tokens
+        if candidates is None:
+            denoise = (weight * cross_entropy(net, hidden, targets, None)).sum() / tokens
+        else:
+            denoise = sampled_entropy(net, hidden, targets, weight, candidates) / tokens
         length = F.cross_entropy(net.length_logits(c).float(), batch.lengths, reduction="sum") / texts
         return denoise + LENGTH_WEIGHT * length
 
@@ -165,16 +171,65 @@ class BagLoss(nn.Module):
 
 def hide(net: Denoiser, c: Tensor, dropped: Tensor) -> Tensor:
     """Replace the condition of some rows by that of "no vector"."""
-    return torch.where(dropped[:, None], net.no_vector, c)
+    return torch.where(dropped[:, None], net.condition(None, len(c)), c)
 
 
 def cross_entropy(net: Denoiser, hidden: Tensor, targets: Tensor, candidates: Candidates | None) -> Tensor:
     """-log p of the targets, over the whole vocabulary or over the candidates. (m,)."""
     if candidates is None:
         return F.cross_entropy(net.logits(hidden).float(), targets, reduction="none")
-    logits = F.linear(hidden, net.embed.weight[candidates.ids], net.bias[candidates.ids]).float()
-    logits = logits - candidates.correction
+    logits = net.logits(hidden, candidates.ids).float() - candidates.correction
     return F.cross_entropy(logits, torch.searchsorted(candidates.ids, targets), reduction="none")
+
+
+def sampled_entropy(net: Denoiser, hidden: Tensor, targets: Tensor, weight: Tensor, candidates: Candidates) -> Tensor:
+    """Weighted sum of -log p of the targets over the candidates: `cross_entropy` in parts that fit into the cache."""
+    words = net.embed.weight[candidates.ids]
+    if net.config.reader:
+        words = torch.cat([words, net.reader.words.weight[candidates.ids]], 1)
+    bias = net.bias[candidates.ids].masked_fill(net.forbidden[candidates.ids], -torch.inf) - candidates.correction
+    kind = hidden.dtype
+    if torch.is_autocast_enabled(hidden.device.type):
+        kind = torch.get_autocast_dtype(hidden.device.type)
+    places = torch.searchsorted(candidates.ids, targets)
+    total: Tensor = PartwiseEntropy.apply(hidden.to(kind), words.to(kind), bias.float(), places, weight)  # type: ignore[no-untyped-call]
+    return total
+
+
+class PartwiseEntropy(torch.autograd.Function):
+    """sum_i weight_i * cross_entropy(hidden_i @ words.T + bias, places_i), some rows at a time.
+
+    The gradients are made in the same go, while the logits of a part are still in the cache; the whole matrix of
+    logits (rows, candidates) never exists.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, places: Tensor, weight: Tensor) -> Tensor:
+        """Inputs (m, d), (k, d), (k,), (m,), (m,); the sum."""
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        to_hidden = torch.empty_like(hidden)
+        to_words = torch.zeros(words.shape, dtype=torch.float32, device=words.device)
+        to_bias = torch.zeros_like(bias)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for first in range(0, len(hidden), PART_ROWS):
+                rows = slice(first, first + PART_ROWS)
+                h, place, w = hidden[rows], places[rows, None], weight[rows, None]
+                logits = torch.mm(h, words.T).float().add_(bias)
+                lse = logits.logsumexp(1, keepdim=True)
+                total += (w * (lse - logits.gather(1, place))).sum()
+                slope = logits.sub_(lse).exp_().scatter_add_(1, place, torch.full_like(w, -1.0)).mul_(w)
+                to_bias += slope.sum(0)
+                slope = slope.to(hidden.dtype)
+                torch.mm(slope, words, out=to_hidden[rows])
+                to_words += slope.T @ h
+        ctx.save_for_backward(to_hidden, to_words.to(words.dtype), to_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs; places and weights have none."""
+        to_hidden, to_words, to_bias = ctx.saved_tensors
+        return to_hidden * slope[0], to_words * slope[0], to_bias * slope[0], None, None
 
 
 @torch.inference_mode()

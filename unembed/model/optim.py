@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from unembed.config import TrainConfig
+from unembed.precision import fast_bf16
 
 MUON_MATRICES = ("qkv.weight", "out.weight", "up.weight", "down.weight")
 
@@ -18,7 +19,7 @@ class Muon(Optimizer):
     """Momentum, orthogonalised by Newton-Schulz, with AdamW-like step size (Jordan 2024; Liu et al. 2025).
 
     torch.optim.Muon always iterates in bfloat16, which is eight times slower than float32 on CPUs without bf16 units;
-    here the matrices stay in the precision that the machine is fast in.
+    here the iteration is in the precision that the machine is fast in.
     """
 
     def __init__(self, params: list[nn.Parameter], lr: float, weight_decay: float, momentum: float = 0.95) -> None:
@@ -46,16 +47,20 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
     tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if tall else matrix
     x = x / (x.norm() + 1e-7)
+    if fast_bf16(matrix.device):
+        x = x.bfloat16()
     for _ in range(steps):
         gram = x @ x.T
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.T if tall else x
+    return (x.T if tall else x).to(matrix.dtype)
 
 
-def waits_for_bag(name: str) -> bool:
-    """Parameters that the pretraining of the bag of words does not touch."""
+def waits_for_bag(name: str, trains: str = "all") -> bool:
+    """Parameters that the pretraining of the bag of words does not touch; `trains` is `train.bag_trains`."""
+    if trains == "reader":
+        return name.split(".")[0] not in ("reader", "bias")
     return name.split(".")[0] not in (
-        "embed", "project", "project_shortcut", "no_vector", "bias", "length", "bag", "bag_shortcut",
+        "embed", "project", "project_shortcut", "no_vector", "bias", "length", "bag", "bag_shortcut", "reader",
     )  # fmt: skip
 
 
@@ -67,7 +72,7 @@ def build(net: nn.Module, config: TrainConfig) -> list[Optimizer]:
             continue
         if name == "embed.weight":
             embeddings.append(p)
-        elif p.ndim < 2 or name in ("position", "prefix"):
+        elif p.ndim < 2 or name in ("position", "prefix", "reader.words.weight"):
             plain.append(p)
         elif config.optimizer == "muon" and name.startswith("blocks.") and name.endswith(MUON_MATRICES):
             matrices.append(p)

@@ -73,6 +73,8 @@ def build_net(config: Config, data: Dataset, init_from: Artifact | None = None) 
         warmstart.from_minilm(net)
     if init_from is None:
         warmstart.set_unigram(net, data.token_counts())
+    if config.model.reader:
+        warmstart.start_reader(net, data, init_from)
     return net
 
 
@@ -134,7 +136,10 @@ class Run(Loop):
     def fit_bag(self, stopped: threading.Event) -> None:
         """Pretrain conditioner, bag of words and length; the rest of the net waits."""
         train = self.config.train
-        waiting = [p for name, p in self.net.named_parameters() if optim.waits_for_bag(name) and p.requires_grad]
+        waiting = [
+            p for name, p in self.net.named_parameters()
+            if optim.waits_for_bag(name, train.bag_trains) and p.requires_grad
+        ]  # fmt: skip
         for parameter in waiting:
             parameter.requires_grad_(False)
         optimizers = optim.build(self.net, replace(train, lr=train.bag_lr))

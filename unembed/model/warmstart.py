@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -10,7 +12,12 @@ from torch import Tensor
 
 from unembed.data.encoders import minilm
 from unembed.errors import ConfigError
+from unembed.model import reader
 from unembed.model.denoiser import Block, Denoiser
+
+if TYPE_CHECKING:
+    from unembed.data.dataset import Dataset
+    from unembed.model.artifact import Artifact
 
 
 @torch.no_grad()
@@ -56,9 +63,18 @@ def from_inverter(net: Denoiser, source: Denoiser, *, same_encoder: bool) -> Non
         )
     mine = net.state_dict()
     for name, tensor in source.state_dict().items():
-        reads_vectors = name.startswith("project")
+        reads_vectors = name.startswith(("project", "reader"))
         if name in mine and mine[name].shape == tensor.shape and (same_encoder or not reads_vectors):
             mine[name].copy_(tensor)
+
+
+def start_reader(net: Denoiser, data: Dataset, init_from: Artifact | None) -> None:
+    """Start the reader from the data, unless it came with the weights of the same encoder."""
+    same = init_from is not None and init_from.encoder == data.encoder_info
+    if init_from is not None and same and init_from.config.model.reader:
+        return
+    share = reader.SHARE_ON_TOP if same else reader.SHARE_ALONE
+    reader.start_from_data(net.reader, data, net.vector_scale, net.embed.weight.detach(), share)
 
 
 @torch.no_grad()

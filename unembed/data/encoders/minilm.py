@@ -163,7 +163,10 @@ class MiniLM:
         return self._norm(x + self._linear(inner, prefix + "output.dense."), prefix + "output.LayerNorm.")
 
     def _linear(self, x: torch.Tensor, prefix: str) -> torch.Tensor:
-        return F.linear(x, self.weights[prefix + "weight"], self.weights[prefix + "bias"])
+        weight, bias = self.weights[prefix + "weight"], self.weights[prefix + "bias"]
+        if self.dtype == torch.bfloat16:
+            return F.linear(x, weight).add_(bias)  # oneDNN's own bias takes as long again as the product (AMX)
+        return F.linear(x, weight, bias)
 
     def _norm(self, x: torch.Tensor, prefix: str) -> torch.Tensor:
         return F.layer_norm(x, (DIM,), self.weights[prefix + "weight"], self.weights[prefix + "bias"], eps=NORM_EPS)

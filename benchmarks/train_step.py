@@ -3,9 +3,9 @@
     python benchmarks/train_step.py -o results/train_step.json
 
 Ours: micro-batches sorted by length, logits only at masked positions, sampled softmax, attention written out, the
-machine's fast precision, with --compile also one loop for what lies between two products. Naive: the same net, texts and masks on a fixed canvas of 32, full softmax at all
-positions, `scaled_dot_product_attention`, float32. Also printed: the share of our step that its matrix products
-would take at the rate of a bare GEMM on this machine.
+machine's fast precision, with --compile also one loop for what lies between two products. Naive: the same net, texts
+and masks on a fixed canvas of 32, full softmax at all positions, `scaled_dot_product_attention`, float32. Also printed:
+the share of our step that its matrix products would take at the rate of a bare GEMM on this machine.
 """
 
 from __future__ import annotations

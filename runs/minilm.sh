@@ -2,13 +2,16 @@
 # The shipped inverter for all-MiniLM-L6-v2, in stages: each goes on from the weights that the last one left in the repository.
 #
 #   bash runs/minilm.sh first CORPUS OUT      conditioner, then the denoiser, from the encoder's own layers
+#   bash runs/minilm.sh reader CORPUS OUT     a reader for weights that have none, on top of unembed/weights/minilm; then `next OUT/reader`
 #   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
+#   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh corrector CORPUS OUT  the corrector for encoder feedback, on top of unembed/weights/minilm, which stays as it is
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
-#   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 180224
-# STEPS sets the length of a stage (128 texts a step; 46 texts a second on two AVX2 cores). Run it again after an interruption.
+#   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 1000000
+# STEPS sets the length of a stage (`next`: 128 texts a step, 46 texts a second on two AVX2 cores; `fast`: 768). Run it again after an
+# interruption.
 # Why these settings: docs/LOG.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,11 +25,26 @@ case "${1:-}" in
   next)
     unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
       --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
+  fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)
+    export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456  # no page faults
+    export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
+    # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c.
+    for RANK in 1 0; do
+      RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
+        --set train.bag_steps=0 --set train.compile=true --set train.batch_texts=768 --set train.accumulate=3 --set train.optimizer=muon \
+        --set train.lr=0.0003 --set train.muon_lr=0.001 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
+        --set diffusion.weighting=root --set train.validate_texts=512 --set train.validate_every=200 --set train.save_every=100 &
+    done
+    wait ;;
+  reader)
+    unembed train "$2" -o "$3/reader" --resume --init-from unembed/weights/minilm --steps 1 --set train.bag_steps="${BAG_STEPS:-880}" \
+      --set train.bag_trains=reader --set train.bag_lr=0.001 --set train.warmup_steps=20 --set train.decay_share=0.4 \
+      --set train.lr=0.00001 --set train.batch_texts=32 --set train.validate_texts=1000 --set train.preview_texts=256 ;;
   corrector)
     unembed train "$2" -o "$3/run" --resume --corrector-of unembed/weights/minilm --steps "${STEPS:-460}" --set train.lr=0.0003 \
       --set train.warmup_steps=30 --set train.ema=0.98 --set train.decay_share=0.6 --set train.validate_texts=256 \
       --set train.preview_texts=128 --set train.validate_every=115 --set train.save_every=25 ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
-  *) sed -n '2,13p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,15p' "$0" >&2; exit 2 ;;
 esac

@@ -53,7 +53,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 
 __attribute__((constructor)) static void start(void) {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    unsetenv("LD_PRELOAD"); /* compilers and other children handle their own faults */
+    unsetenv("LD_PRELOAD"); /* compilers and other children have fault handlers of their own */
     sigaction(SIGSEGV, &action, &before);
     syscall(SYS_arch_prctl, ARCH_CPUID_SET, 0);
 }

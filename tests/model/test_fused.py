@@ -19,6 +19,7 @@ def test_gelu_is_that_of_torch_far_from_zero_too(compiled: bool) -> None:
     found, expected = function(x), F.gelu(same, approximate="tanh")
     found.sum().backward()
     expected.sum().backward()
-    assert x.grad is not None and same.grad is not None
+    assert x.grad is not None
+    assert same.grad is not None
     assert torch.allclose(found, expected, atol=1e-5)
     assert torch.allclose(x.grad, same.grad, atol=1e-5)

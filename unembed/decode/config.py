@@ -40,7 +40,7 @@ class DecodeConfig:
     """Keep up to this many different texts: of as many lengths, and variants that are drawn at a temperature."""
     variant_temperature: float = 0.7
     """Temperature of the drawn variants when `temperature` is 0."""
-    repeat_penalty: float = 2.5
+    repeat_penalty: float = 1.5
     """Taken from the logit of a token for every time that it stands in the text already."""
     distinct: bool = True
     """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""

@@ -300,7 +300,14 @@ class Block(nn.Module):
         return x
 
     def _add_norm(
-        self, x: Tensor, branch: Tensor, linear: nn.Linear, norm: nn.LayerNorm, gate: Tensor, scale: Tensor, shift: Tensor
+        self,
+        x: Tensor,
+        branch: Tensor,
+        linear: nn.Linear,
+        norm: nn.LayerNorm,
+        gate: Tensor,
+        scale: Tensor,
+        shift: Tensor,
     ) -> Tensor:
         """The end of a branch: its last linear layer, the sum with the stream, the modulated norm."""
         if self.compiled and self.training:

@@ -1,8 +1,8 @@
 """The elementwise parts of a block, each as one function, so that a compiler can make one loop of it.
 
 Matrix products on a CPU with bf16 units are so fast that what lies between them takes longer than they do. Compiled
-(`train.compile`), each of these reads and writes its tensors once; the shapes stay dynamic, so that texts of all lengths
-share one compilation. Not compiled, they are plain torch.
+(`train.compile`), each of these reads and writes its tensors once; the shapes stay dynamic, so that texts of all
+lengths share one compilation.
 """
 
 from __future__ import annotations

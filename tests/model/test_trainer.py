@@ -48,7 +48,8 @@ def test_it_learns_to_fill_in(data: Dataset, tmp_path: Path) -> None:
     unigram = float(-(share * np.log(share)).sum())
     final = [e for e in events if e.metrics][-1].metrics
     assert final["entropy_1"] < 0.75 * unigram
-    assert final["entropy_0.15"] < 0.8 * final["entropy_1"]  # what stands there already helps
+    # What stands there already helps; at 15 % these 32 texts have too few masks to judge by.
+    assert final["entropy_0.5"] < 0.8 * final["entropy_1"]
     loaded = artifact.load(tmp_path / "run")
     assert loaded.encoder.fingerprint == "bag-1"
 

@@ -294,7 +294,7 @@ def server_with_a_fault(monkeypatch):
 def test_a_fault_in_a_pass_ends_what_runs_and_no_more(gated, vector, monkeypatch, caplog):
     net = gated.service.inverter.artifact.net
     with monkeypatch.context() as patch:
-        patch.setattr(net, "logits", lambda hidden, words: 1 / 0)
+        patch.setattr(net, "place_logits", lambda hidden, words: 1 / 0)
         name, data = gated.decode(vector)[-1]
     assert (name, data["error"]) == ("error", "internal")
     assert "ZeroDivisionError at" in caplog.text
@@ -305,7 +305,7 @@ def test_a_fault_in_a_pass_ends_what_runs_and_no_more(gated, vector, monkeypatch
 def test_a_fault_in_a_batch_answers_500_and_no_more(gated, vector, monkeypatch):
     body = {"vectors": [vector] * 3, "n_best": 2}
     with monkeypatch.context() as patch:
-        patch.setattr(gated.service.inverter.artifact.net, "logits", lambda hidden, words: 1 / 0)
+        patch.setattr(gated.service.inverter.artifact.net, "place_logits", lambda hidden, words: 1 / 0)
         refused = gated.http.post("/invert", json=body)
     assert (refused.status_code, refused.json()["error"]) == (500, "internal")
     assert gated.http.post("/invert", json=body).status_code == 200

@@ -281,14 +281,14 @@ class Block(nn.Module):
     ) -> Tensor:
         """(n, P + L, width), or packed (rows, width) -> the same; or only at m places of it: (m, width)."""
         modulation = self.from_time(time) + self.from_vector(c)  # eq. 8, 9
-        packed = isinstance(rows, Packing)
-        modulation = modulation.index_select(0, rows.texts) if packed else modulation[: len(x), None]
+        packing = rows if isinstance(rows, Packing) else None
+        modulation = modulation[: len(x), None] if packing is None else modulation.index_select(0, packing.texts)
         scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         x = self._convolve(x, self.near1, rows)
         mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, rows)
         if places is not None:  # from here on every position is for itself
             x, mixed = x[places], mixed[places]
-            modulation = modulation[places] if packed else modulation[places[0], 0]
+            modulation = modulation[places[0], 0] if packing is None else modulation[places]
             scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         if self.post:
             x = self._add_norm(x, mixed, self.out, self.norm1, gate1, scale1, shift1)

@@ -9,7 +9,7 @@ A place for a table of `results/main.json`, each marker on a line of its own:
     <!-- /results:main -->
 
 `view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of
-the last three. `results:feedback` is the table of `tools/feedback_curve.py`, of the arms and budgets that are named:
+the last three. `results:feedback...` is the table of `tools/feedback_curve.py`, of the arms and budgets that are named:
 `arms=black-box,white-box` (- for a blank), `budgets=100,320`.
 """
 
@@ -42,7 +42,7 @@ def render(text: str, root: Path) -> str:
         if end < 0 or _BEGIN.search(text, begin.end(), end):
             raise ConfigError(f"the table {begin[0]} does not end: write {closing} on a line below it")
         path, words = root / "results" / f"{begin['name']}.json", begin["options"].split()
-        made = feedback(path, words) if begin["name"] == "feedback" else table(load(path), words)
+        made = feedback(path, words) if begin["name"].startswith("feedback") else table(load(path), words)
         done += [text[place : begin.end()], "\n", made, "\n"]
         place = end
     return "".join([*done, text[place:]])

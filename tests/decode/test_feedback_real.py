@@ -91,7 +91,7 @@ def test_guidance_brings_a_denoising_nearer_to_the_vector(inverter, encoder, vec
         assert all(103 not in blank.tokens for blank in blanks)
         texts = [tokenizer.decode(blank.tokens) for blank in blanks]
         cosines.append(float((encoder.encode(texts) * vectors).sum(1).mean()))
-    assert cosines[1] > cosines[0] + 0.01
+    assert 1 - cosines[1] < 0.85 * (1 - cosines[0])
 
 
 @pytest.mark.parametrize("gradients", ["off", "all"])

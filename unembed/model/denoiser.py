@@ -310,8 +310,8 @@ class Block(nn.Module):
         shift: Tensor,
     ) -> Tensor:
         """The end of a branch: its last linear layer, the sum with the stream, the modulated norm."""
-        if self.compiled and self.training:
-            y = self.dropout(F.linear(branch, linear.weight))
+        if self.compiled and self.training and not self.dropout.p:  # dropout comes between the bias and the sum
+            y = F.linear(branch, linear.weight)
             joined = fused.compiled(fused.add_norm_modulate)
             return joined(x, y, linear.bias, gate, scale, shift, norm.weight, norm.bias)
         x = norm(x + (1 + gate) * self.dropout(linear(branch)))

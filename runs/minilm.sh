@@ -6,6 +6,7 @@
 #   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
 #   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh corrector CORPUS OUT  the corrector for encoder feedback, on top of unembed/weights/minilm, which stays as it is
+#   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback: minutes, on 150,000 texts of CORPUS
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
@@ -44,7 +45,11 @@ case "${1:-}" in
     unembed train "$2" -o "$3/run" --resume --corrector-of unembed/weights/minilm --steps "${STEPS:-460}" --set train.lr=0.0003 \
       --set train.warmup_steps=30 --set train.ema=0.98 --set train.decay_share=0.6 --set train.validate_texts=256 \
       --set train.preview_texts=128 --set train.validate_every=115 --set train.save_every=25 ;;
+  surrogate)
+    unembed train "$2" -o "$3/run" --resume --surrogate-of unembed/weights/minilm --steps "${STEPS:-1200}" --set train.lr=0.003 \
+      --set train.batch_texts=256 --set train.accumulate=1 --set train.warmup_steps=30 --set train.decay_share=0.5 \
+      --set train.weight_decay=0 --set train.ema=0.98 --set train.validate_texts=1000 --set train.validate_every=400 ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
-  *) sed -n '2,15p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,16p' "$0" >&2; exit 2 ;;
 esac

@@ -52,7 +52,7 @@ BUDGETS = (10, 32, 100, 320)
 # Vec2Text's loop with a beam of 8: each is corrected into two texts a round, and the cosine alone decides.
 LOOP = {
     "gradients": "off", "corrector": "only", "starts": 1, "population": 8, "proposals": 16, "likelihood_weight": 0.0,
-    "corrector_overshoot": 0.0,
+    "corrector_overshoot": 0.0, "foresight": False,
 }  # fmt: skip
 BLACK = {"gradients": "off", "corrector": "off"}
 ARMS: dict[str, dict[str, Any]] = {
@@ -62,6 +62,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "Vec2Text's loop": LOOP,
     "black box with corrector": {"gradients": "off"},
     "white box with corrector": {"gradients": "swaps"},
+    "black box, no foresight": {**BLACK, "foresight": False},
+    "white box, no foresight": {"gradients": "swaps", "corrector": "off", "foresight": False},
     "black box, no overshoot": {**BLACK, "overshoot": 0.0},
     "guidance": {"gradients": "guidance", "corrector": "off"},
     "white box and guidance": {"gradients": "all", "corrector": "off"},
@@ -78,7 +80,7 @@ PRECISIONS: dict[str, Callable[[Vectors], Vectors]] = {
 }
 """How the target vectors were stored, where it is not float16."""
 NO_FEEDBACK = "no feedback"
-CURVES = ("black box", "white box", "Vec2Text's loop")
+CURVES = ("black box", "black box, no foresight", "white box", "Vec2Text's loop")
 
 
 def main(arguments: list[str]) -> int:
@@ -175,7 +177,7 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     if name in PRECISIONS:
         vectors = PRECISIONS[name](encoder.encode(texts))
     model = inverter.artifact
-    runner = Runner(model.net, model.tokenizer, encoder, DecodeConfig(), config, model.corrector)
+    runner = Runner(model.net, model.tokenizer, encoder, DecodeConfig(), config, model.corrector, model.surrogate)
     began = time.process_time()
     pace: list[tuple[float, float]] = []
 

@@ -56,9 +56,9 @@ class Inverter:
     def to(self, device: str | torch.device) -> Inverter:
         """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
         found = devices.find(device)
-        self.artifact.net.to(found)
-        if self.artifact.corrector is not None:
-            self.artifact.corrector.to(found)
+        for part in (self.artifact.net, self.artifact.corrector, self.artifact.surrogate):
+            if part is not None:
+                part.to(found)
         return self
 
     @property
@@ -172,7 +172,7 @@ class Inverter:
         check_encoder(self.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
         reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
         model = self.artifact
-        runner = Runner(model.net, model.tokenizer, encoder, config, feedback, model.corrector)
+        runner = Runner(model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate)
         first = 0
 
         def result(found: Found) -> tuple[int, Inversion]:
@@ -225,8 +225,9 @@ class Inverter:
         if encoder is not None:
             feedback = feedback or FeedbackConfig(seed=config.seed)
             settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
-            if self.artifact.corrector is not None:
-                settings["corrector"] = disk.weights_hash(self.artifact.corrector)
+            for name, part in (("corrector", self.artifact.corrector), ("surrogate", self.artifact.surrogate)):
+                if part is not None:
+                    settings[name] = disk.weights_hash(part)
             chunk = feedback.batch
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:

@@ -15,6 +15,7 @@ from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
+from unembed.model.surrogate import Surrogate
 
 DIM, VOCABULARY, MAX_TOKENS = 16, 64, 12
 SPECIAL = [0, 1, 2, 3, 4]
@@ -65,11 +66,13 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_inverter(seed: int = 0, corrects: bool = False) -> Inverter:
+def make_inverter(seed: int = 0, corrects: bool = False, foresees: bool = False) -> Inverter:
     net = make_net(seed)
     encoder = EncoderInfo("test", DIM, True, "")
     corrector = Corrector(net).eval() if corrects else None
-    return Inverter(Artifact(net, make_tokenizer(), Config(model=net.config), encoder, corrector=corrector))
+    surrogate = Surrogate(net).eval() if foresees else None
+    config = Config(model=net.config)
+    return Inverter(Artifact(net, make_tokenizer(), config, encoder, corrector=corrector, surrogate=surrogate))
 
 
 @pytest.fixture(scope="session")

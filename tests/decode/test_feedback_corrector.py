@@ -73,6 +73,6 @@ def test_a_file_that_one_corrector_began_is_not_finished_by_another(correcting, 
 
     with pytest.raises(EncoderError):
         write(correcting, Failing(4, RuntimeError("gone")))
-    with pytest.raises(UnembedError, match="corrector"):
+    with pytest.raises(UnembedError, match="other settings or another inverter"):
         write(make_inverter(corrects=True), Small())
     write(correcting, Small())

@@ -17,6 +17,7 @@ from unembed.model import artifact
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
+from unembed.model.surrogate import Surrogate
 
 
 @pytest.fixture
@@ -53,10 +54,13 @@ def test_bf16_is_half_the_size_and_close(made: Artifact, folder: Path, tmp_path:
     assert torch.allclose(loaded.embed.weight, made.net.embed.weight, rtol=0.01, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "corrector.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "corrector.safetensors", "surrogate.safetensors"]
+)
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
 def test_damaged_files_are_refused(made: Artifact, tmp_path: Path, name: str, damage: str) -> None:
-    folder = artifact.save(tmp_path / "both", replace(made, corrector=Corrector(made.net)), "fp32")
+    whole = replace(made, corrector=Corrector(made.net), surrogate=Surrogate(made.net))
+    folder = artifact.save(tmp_path / "both", whole, "fp32")
     path = folder / name
     content = bytearray(path.read_bytes())
     if damage == "cut":
@@ -68,6 +72,13 @@ def test_damaged_files_are_refused(made: Artifact, tmp_path: Path, name: str, da
         path.unlink()
     with pytest.raises(CheckpointError, match=r"copy (it|the whole inverter folder) again"):
         artifact.load(folder)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_what_was_loaded_is_kept_to_the_bit(made: Artifact, tmp_path: Path, dtype: artifact.Dtype) -> None:
+    first = artifact.save(tmp_path / "first", made, dtype)
+    again = artifact.save(tmp_path / "again", artifact.load(first))
+    assert (again / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
 
 
 def edit(folder: Path, change: dict[str, object]) -> None:
@@ -89,6 +100,7 @@ def test_unknown_keys_and_formats_are_refused(folder: Path) -> None:
         ({"encoder": 7}, "group of settings"),
         ({"model": {**model, "mask_id": 999}}, "outside the vocabulary"),
         ({"sha256": {}}, "hashes"),
+        ({"dtype": "fp64"}, "fp64"),
         ({"sha256": ["x"]}, "hashes"),
     ]:
         (folder / "config.json").write_text(original)
@@ -120,7 +132,7 @@ def test_vectors_of_another_encoder_are_refused(made: Artifact) -> None:
         artifact.check_encoder(made, dim=24, spec="other", fingerprint="other-1")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "corrector.safetensors"])
+@pytest.mark.parametrize("name", ["model.safetensors", "corrector.safetensors", "surrogate.safetensors"])
 def test_a_pickle_is_never_loaded(folder: Path, name: str) -> None:
     """A torch.save file under the right name is refused before anything in it runs."""
     torch.save({"a": torch.zeros(1)}, folder / name)

@@ -35,6 +35,7 @@ def train(
     resume: bool = False,
     init_from: str | None = None,
     corrector_of: str | None = None,
+    surrogate_of: str | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -46,6 +47,7 @@ def train(
     unembed train data/corpus -o out/run --online --encoder minilm
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
     unembed train data/corpus -o out/both --corrector-of out/run --steps 1000
+    unembed train data/corpus -o out/both --surrogate-of out/run --steps 1000
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
     ```
@@ -62,6 +64,8 @@ def train(
         init_from: Start from the weights of this inverter, also one of another encoder.
         corrector_of: Train a corrector for encoder feedback on top of this inverter (a folder, or "default"), which
             stays as it is; the output folder holds both.
+        surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"), which makes encoder
+            feedback take fewer queries; the output folder holds both.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """
@@ -76,8 +80,8 @@ def train(
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
-    if init_from and corrector_of:
-        raise ConfigError("a corrector starts from its own inverter: leave out --init-from")
+    if sum(bool(one) for one in (init_from, corrector_of, surrogate_of)) > 1:
+        raise ConfigError("--init-from, --corrector-of and --surrogate-of are three kinds of training: give one")
     start = artifact.load(init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
@@ -88,6 +92,12 @@ def train(
 
         if corrector_of:
             _train_corrector(config, data, corrector_of, output, resume, report)
+        elif surrogate_of:
+            import unembed
+            from unembed.model import surrogate_trainer
+
+            inverter = unembed.load(None if surrogate_of == "default" else surrogate_of).artifact
+            surrogate_trainer.train(config, data, inverter, output, resume=resume, report=report)
         else:
             trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
     if not console.is_first():

@@ -2,6 +2,7 @@
 
 model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
 corrector.safetensors  those of the corrector for encoder feedback, if it has one
+surrogate.safetensors  those of the net that foresees vectors for it, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
 README.md           model card
@@ -31,14 +32,17 @@ from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
 from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
+from unembed.model.surrogate import Surrogate
 
 FORMAT = 1
 CORRECTOR = "corrector.safetensors"
+SURROGATE = "surrogate.safetensors"
+Dtype = Literal["bf16", "int8", "fp32"]
 DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
-TABLES = ("embed.weight", "reader.words.weight")
+TABLES = ("embed.weight", "reader.words.weight", "words.weight")  # the last: of the surrogate
 SCALE = ".scale"
-FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR)
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR, SURROGATE)
 
 
 @dataclass(slots=True)
@@ -52,14 +56,20 @@ class Artifact:
     info: dict[str, Any] = field(default_factory=dict)
     """What the card tells: data, metrics, examples."""
     corrector: Corrector | None = None
+    surrogate: Surrogate | None = None
+    dtype: Dtype = "bf16"
+    """How its numbers were kept on disk: kept so again, they stay the same to the bit."""
 
 
-def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "int8", "fp32"] = "bf16") -> Path:
+def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
     """Write the folder whole: into a temporary one first, then file by file with config.json last."""
+    dtype = dtype or artifact.dtype
     folder.mkdir(parents=True, exist_ok=True)
     weights: dict[str, Mapping[str, Tensor]] = {"model.safetensors": artifact.net.state_dict()}
     if artifact.corrector is not None:
         weights[CORRECTOR] = artifact.corrector.own
+    if artifact.surrogate is not None:
+        weights[SURROGATE] = artifact.surrogate.state_dict()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
         for part, named in weights.items():
@@ -78,8 +88,8 @@ def save(folder: Path, artifact: Artifact, dtype: Literal["bf16", "int8", "fp32"
         for part in (*weights, "tokenizer.json", "README.md", "config.json"):
             (temporary / part).chmod(0o644)  # safetensors writes files that only their owner may read
             os.replace(temporary / part, folder / part)
-        if artifact.corrector is None:
-            (folder / CORRECTOR).unlink(missing_ok=True)  # of an inverter that was here before
+        for part in {CORRECTOR, SURROGATE} - weights.keys():
+            (folder / part).unlink(missing_ok=True)  # of an inverter that was here before
     return folder
 
 
@@ -104,9 +114,15 @@ def load(location: str | Path) -> Artifact:
     if CORRECTOR in description["sha256"]:
         corrector = Corrector(net)
         _fill(folder / CORRECTOR, corrector.load_own)
+    surrogate = None
+    if SURROGATE in description["sha256"]:
+        surrogate = Surrogate(net).eval()
+        _fill(folder / SURROGATE, surrogate.load_state_dict)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     corrector = None if corrector is None else corrector.eval()
-    return Artifact(net.eval(), tokenizer, config, encoder, description["info"], corrector)
+    return Artifact(
+        net.eval(), tokenizer, config, encoder, description["info"], corrector, surrogate, description["dtype"]
+    )
 
 
 def weights_hash(net: nn.Module) -> str:
@@ -167,10 +183,20 @@ def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: 
         )
 
 
+def check_pairs(artifact: Artifact, pairs: EncoderInfo, what: str) -> None:
+    """What is trained beside an inverter learns from vectors of its encoder; those of another are refused."""
+    if artifact.encoder != pairs:
+        raise ConfigError(
+            f"the inverter reads vectors of {artifact.encoder.spec}, the dataset has those of {pairs.spec}: "
+            f"{what} learns from vectors of the inverter's encoder"
+        )
+
+
 def _hashes(description: dict[str, Any], folder: Path) -> dict[str, str]:
     """The hashes of all files; without them a damaged file could pass."""
     hashes = description["sha256"]
-    if not isinstance(hashes, dict) or hashes.keys() - {CORRECTOR} != {"model.safetensors", "tokenizer.json"}:
+    needed = {"model.safetensors", "tokenizer.json"}
+    if not isinstance(hashes, dict) or hashes.keys() - {CORRECTOR, SURROGATE} != needed:
         raise CheckpointError(f"{folder / 'config.json'} does not hold the hashes of its files: copy the folder again")
     return hashes
 
@@ -212,4 +238,8 @@ def _description(folder: Path) -> dict[str, Any]:
     if description.keys() != known:
         odd = ", ".join(sorted(description.keys() ^ known))
         raise CheckpointError(f"{path} has unknown or missing keys ({odd}): upgrade unembed or copy the folder again")
+    if description["dtype"] not in DTYPES:
+        raise CheckpointError(
+            f"{path} has the dtype {description['dtype']!r}: upgrade unembed or copy the folder again"
+        )
     return description

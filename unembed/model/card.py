@@ -45,18 +45,25 @@ def render_card(description: dict[str, Any]) -> str:
         dtype=description["dtype"],
         training=_table(training),
         metrics=_table(info.get("metrics", {})) or "Not measured yet: run `unembed evaluate`.",
-        extra=_corrector(info) + (f"\n{info['notes']}\n" if "notes" in info else ""),
+        extra=_helpers(info) + (f"\n{info['notes']}\n" if "notes" in info else ""),
     )
 
 
-def _corrector(info: dict[str, Any]) -> str:
-    """What is known of the corrector beside the inverter, where there is one."""
-    if "corrector" not in info:
-        return ""
-    known = info["corrector"]
-    facts = {**known["data"], "seconds": known["seconds"], **known["metrics"]}
-    told = "`corrector.safetensors` corrects guesses when the encoder can be asked (`unembed invert --feedback`)."
-    return f"\n## Corrector\n{told}\n\n{_table(facts)}\n"
+HELPERS = {
+    "corrector": "corrects guesses when the encoder can be asked (`unembed invert --feedback`).",
+    "surrogate": "foresees vectors, so that encoder feedback (`unembed invert --feedback`) takes fewer queries.",
+}
+
+
+def _helpers(info: dict[str, Any]) -> str:
+    """What is known of the nets beside the inverter, where there are any."""
+    parts = []
+    for name, does in HELPERS.items():
+        if name in info:
+            known = info[name]
+            facts = {**known["data"], "seconds": known["seconds"], **known["metrics"]}
+            parts.append(f"\n## {name.capitalize()}\n`{name}.safetensors` {does}\n\n{_table(facts)}\n")
+    return "".join(parts)
 
 
 def _table(values: dict[str, Any]) -> str:

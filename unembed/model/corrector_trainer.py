@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from unembed.config import Config
 from unembed.data.dataset import Dataset, Examples
 from unembed.data.text import decode
-from unembed.errors import ConfigError
 from unembed.model import artifact, batches, mistakes, objective, optim
 from unembed.model.artifact import Artifact
 from unembed.model.corrector import Corrector, stretch
@@ -62,11 +61,7 @@ def train(
     report: Callable[[Event], None] = lambda event: None,
 ) -> Path:
     """Train a corrector for the inverter; `config.train` is the recipe. Returns the folder of both."""
-    if inverter.encoder != data.encoder_info:
-        raise ConfigError(
-            f"the inverter reads vectors of {inverter.encoder.spec}, the dataset has those of "
-            f"{data.encoder_info.spec}: a corrector learns from vectors of the inverter's encoder"
-        )
+    artifact.check_pairs(inverter, data.encoder_info, "a corrector")
     run = Run(replace(inverter.config, train=config.train), data, inverter, encoder, out, resume, preview, report)
     with stop_after_step() as stopped:
         run.fit(stopped)
@@ -202,11 +197,10 @@ class Run(Loop):
         self.tell(replace(event, metrics=metrics))
 
     def _artifact(self, metrics: dict[str, float]) -> Artifact:
-        told = {key: round(value, 4) for key, value in metrics.items()}
-        data = {"dataset": self.data.fingerprint, "texts seen": self.progress.texts}
-        info = {"data": data, "metrics": told, "seconds": round(self.progress.seconds)}
         corrector = cast(Corrector, self.averaged)
-        return replace(self.inverter, corrector=corrector, info={**self.inverter.info, "corrector": info})
+        return replace(
+            self.inverter, corrector=corrector, info={**self.inverter.info, "corrector": self.account(metrics)}
+        )
 
 
 def _trainable(inverter: Artifact) -> Corrector:

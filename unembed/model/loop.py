@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -176,6 +177,12 @@ class Loop:
         for line in self.log.lines():
             metrics = line["metrics"] or metrics
         return metrics
+
+    def account(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What the card tells of a net that was trained beside its inverter."""
+        data = {"dataset": self.data.fingerprint, "texts seen": self.progress.texts}
+        told = {key: round(value, 4) for key, value in metrics.items()}
+        return {"data": data, "metrics": told, "seconds": round(self.progress.seconds)}
 
     def save(self, optimizers: list[Optimizer]) -> None:
         """The whole state, to go on from."""

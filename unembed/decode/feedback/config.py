@@ -9,6 +9,7 @@ from typing import Literal
 from unembed.decode.config import MIN_TEMPERATURE, _one_of, _whole, _within
 
 Gradients = Literal["auto", "off", "swaps", "guidance", "all"]
+FORESEEN = ("drafts", "variants", "depth")
 UseOfCorrector = Literal["auto", "off", "only"]
 
 
@@ -37,6 +38,14 @@ class FeedbackConfig:
     """The same for a corrector, which is told of the parent anyway."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
+    foresight: bool = True
+    """Whether the inverter's surrogate, if it has one, chooses which of many changes the encoder is asked about."""
+    drafts: int = 2
+    """With foresight: changes that are drawn for each one that is asked about."""
+    variants: int = 4
+    """With foresight: ways in which the masks of each change are filled."""
+    depth: int = 2
+    """With foresight: changes that may follow each other before the encoder is asked."""
     swap_scale: float = 60.0
     """What a gain in cosine, as the gradient predicts it, adds to a token's logit in swap proposals."""
     guide_scale: float = 100.0
@@ -48,7 +57,7 @@ class FeedbackConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("budget", "starts", "population", "proposals", "guide_steps", "batch"):
+        for name in ("budget", "starts", "population", "proposals", "guide_steps", "batch", *FORESEEN):
             _whole(name, getattr(self, name), 1)
         _whole("seed", self.seed, 0)
         _within("temperature", self.temperature, MIN_TEMPERATURE, math.inf)

@@ -43,6 +43,10 @@ class Hypothesis:
     cosine: float
     kind: str
     """What made it: `answer`, `start`, `guided`, or a kind of change."""
+    foreseen: Tensor | None = None
+    """(d,): what the surrogate takes for its vector, where it was asked."""
+    parent: Hypothesis | None = None
+    """Of a foreseen one, whose vector nobody has asked for: the real one that it was changed from."""
     slope: Tensor | None = None
     """(L, d): gradient of the cosine near this text, where it was asked for."""
     fit: NDArray[np.float32] | None = None

@@ -65,25 +65,34 @@ class Filler:
                     self._pass(masked[first : first + BATCH], number, passes - number)
 
     def _pass(self, batch: list[Blank], number: int, left: int) -> None:
-        tokens, at, hidden = self._hidden(batch)  # (n, L), (m, 2), (m, width)
-        push = self._push(batch, tokens, at, hidden)  # (m, d)
-        rows = at[:, 0].tolist()
-        u = torch.stack([batch[row].u[number, place] for row, place in at.tolist()])
-        temperature = torch.tensor([batch[row].temperature for row in rows])
-        found = []
-        for first in range(0, len(rows), PLACES):
+        unique, twin = _twins(batch)
+        tokens, at, hidden = self._hidden(unique)  # (n, L), (m, 2), (m, width)
+        push = self._push(unique, tokens, at, hidden)  # (m, d)
+        parts = []
+        for first in range(0, len(at), PLACES):
             part = slice(first, first + PLACES)
             logits = self._logits(hidden[part], tokens[at[part, 0]])
             if push is not None and self._slopes is not None:
                 logits += push[part] @ self._slopes.words.T
-            found.append(_draw(logits, temperature[part], u[part]))
-        chosen, log_p = (torch.cat(column).tolist() for column in zip(*found, strict=True))
-        for row, blank in enumerate(batch):
-            places = [k for k, owner in enumerate(rows) if owner == row]
+            parts.append((*logits.topk(min(TOP, logits.shape[1]), dim=1), logits.logsumexp(1)))
+        values, words, spread = (torch.cat(column) for column in zip(*parts, strict=True))
+        places: list[list[int]] = [[] for _ in unique]  # of each text, as rows of `at`
+        for k, row in enumerate(at[:, 0].tolist()):
+            places[row].append(k)
+        drawn = torch.tensor([k for row in twin for k in places[row]])
+        u = torch.cat([blank.u[number, at[places[row], 1]] for blank, row in zip(batch, twin, strict=True)])
+        counts = torch.tensor([len(places[row]) for row in twin])
+        temperature = torch.tensor([blank.temperature for blank in batch]).repeat_interleave(counts)
+        found = _draw(values[drawn], words[drawn], spread[drawn], temperature, u)
+        chosen, log_p = (column.tolist() for column in found)
+        first = 0
+        for blank, row in zip(batch, twin, strict=True):
+            mine = range(first, first + len(places[row]))
+            first = mine.stop
             # Rounded, so that of equally sure ones the first is taken, whatever the last bits say.
-            for k in sorted(places, key=lambda k: -round(log_p[k], 4))[: -(-len(places) // left)]:
-                blank.tokens[int(at[k, 1])] = chosen[k]
-                blank.sure[int(at[k, 1])] = math.exp(log_p[k])
+            for k in sorted(mine, key=lambda k: -round(log_p[k], 4))[: -(-len(mine) // left)]:
+                place = int(at[drawn[k], 1])
+                blank.tokens[place], blank.sure[place] = chosen[k], math.exp(log_p[k])
 
     def _hidden(self, batch: list[Blank]) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens, padded by masks; the masked places as (text, position); the hidden states there."""
@@ -136,10 +145,26 @@ class Filler:
         return push
 
 
-def _draw(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """The token that the random number falls on, among the likeliest; its log-probability. (m, V) -> (m,), (m,)."""
-    values, tokens = logits.topk(min(TOP, logits.shape[1]), dim=1)
+def _twins(batch: list[Blank]) -> tuple[list[Blank], list[int]]:
+    """The different texts of a batch, and which of them each blank is: copies share a condition and need one pass."""
+    numbers: dict[tuple[int, ...], int] = {}
+    unique: list[Blank] = []
+    twin: list[int] = []
+    for blank in batch:
+        key = (id(blank.c), *blank.tokens)
+        if blank.guide or key not in numbers:
+            numbers[key] = len(unique)
+            unique.append(blank)
+        twin.append(numbers[key])
+    return unique, twin
+
+
+def _draw(values: Tensor, words: Tensor, spread: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The token that the random number falls on, among the likeliest (m, TOP); its log-probability. -> (m,), (m,).
+
+    `spread` (m,) is the logarithm of what the whole vocabulary adds up to.
+    """
     p = (values / temperature[:, None]).softmax(1).double().cumsum(1)
     place = torch.searchsorted(p, u[:, None].double() * p[:, -1:], right=True).clamp(max=p.shape[1] - 1)
-    log_p = (values.gather(1, place)[:, 0] - logits.logsumexp(1)).clamp(max=0.0)
-    return tokens.gather(1, place)[:, 0], log_p
+    log_p = (values.gather(1, place)[:, 0] - spread).clamp(max=0.0)
+    return words.gather(1, place)[:, 0], log_p

@@ -15,6 +15,7 @@ from unembed.decode import engine
 from unembed.decode.engine import inference
 from unembed.decode.feedback.ask import Asker, Encodes
 from unembed.decode.feedback.config import FeedbackConfig
+from unembed.decode.feedback.foresight import Foresight
 from unembed.decode.feedback.propose import CORRECTIONS, FLIPS, KINDS, Hypothesis, change, draw_kind, draw_parent
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.decode.feedback.search import Proposal, Search
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from unembed.decode.plan import Candidate
     from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
+    from unembed.model.surrogate import Surrogate
 
 # Passes in which the masks of a proposal are filled.
 PASSES = 2
@@ -78,11 +80,13 @@ class Runner:
         decoding: DecodeConfig,
         config: FeedbackConfig,
         corrector: Corrector | None = None,
+        surrogate: Surrogate | None = None,
     ) -> None:
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
         self._corrector = None if config.corrector == "off" else corrector
         if config.corrector == "only" and corrector is None:
             raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
+        self._foresight = Foresight(surrogate) if surrogate is not None and config.foresight else None
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
         self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
         if self._uses("swaps"):
@@ -177,31 +181,66 @@ class Runner:
     def _round(self, active: list[Search]) -> None:
         """Some changes of each population, filled and asked about."""
         drafts: list[Filled] = []
-        aims: list[tuple[Search, Hypothesis]] = []
-        model, config = self._net.config, self._config
+        wanted = []
         for search in active:
             for tokens, sure in search.merged:
                 blank = Blank(tokens, sure, torch.empty(0), torch.empty(0), 1.0)  # nothing to fill
                 drafts.append((search, blank, "merge", None))
-                aims.append((search, search.population[0]))
-            count = min(config.proposals, search.left + SPARE) - len(search.merged)
-            for parent in self._parents(search, count):
-                kind = draw_kind(self._kinds, search.rng)
-                draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
+            wanted.append((search, min(self._config.proposals, search.left + SPARE) - len(search.merged)))
+        if self._foresight is None:
+            drafts += self._changes(
+                [(search, one) for search, n in wanted for one in self._parents(search, n)], 1, PASSES
+            )
+        else:
+            drafts += self._foreseen(wanted, self._foresight)
+        self._ask_blanks(drafts)
+
+    def _foreseen(self, wanted: list[tuple[Search, int]], foresight: Foresight) -> list[Filled]:
+        """Of many changes, and changes of the best of those, as many for each search as are wanted."""
+        pools: dict[int, dict[str, tuple[Hypothesis, Filled]]] = {id(search): {} for search, _ in wanted}
+        best: dict[int, list[tuple[Hypothesis, Filled]]] = {}
+        count = self._config.drafts
+        pairs = [(search, one) for search, n in wanted for one in self._parents(search, count * n)]
+        for _ in range(self._config.depth):
+            changes = self._changes(pairs, self._config.variants, 1)
+            texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in changes])
+            for one, change_ in zip(foresight.see(changes, texts), changes, strict=True):
+                search, blank, kind, _ = change_
+                if one.text and not search.knows(one.text):
+                    pools[id(search)].setdefault(one.text, (one, (search, blank, kind, one.parent)))
+            for search, n in wanted:
+                pool = sorted(pools[id(search)].values(), key=lambda item: search.rank(item[0]))
+                best[id(search)] = pool[: max(n, 0)]
+            pairs = [(search, one) for search, _ in wanted for one, _ in best[id(search)]]
+        return [filled for search, _ in wanted for _, filled in best[id(search)]]
+
+    def _changes(
+        self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int
+    ) -> list[tuple[Search, Blank, str, Hypothesis]]:
+        """A change of each parent, its masks filled in so many ways."""
+        changes: list[tuple[Search, Blank, str, Hypothesis]] = []
+        owners: list[int] = []
+        model, config = self._net.config, self._config
+        for owner, (search, parent) in enumerate(pairs):
+            kind = draw_kind(self._kinds, search.rng)
+            draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
+            for _ in range(variants if model.mask_id in draft.tokens else 1):
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
-                u = torch.from_numpy(search.rng.random((PASSES, len(draft.tokens))))
-                blank = Blank(draft.tokens, sure, torch.empty(0), u, config.temperature * search.heat)
+                u = torch.from_numpy(search.rng.random((passes, len(draft.tokens))))
+                blank = Blank(list(draft.tokens), sure, torch.empty(0), u, config.temperature * search.heat)
                 if self._corrector is not None:
                     blank.guess = [parent.tokens[k] for k in draft.aligned]
                 if parent.slope is not None:
                     blank.push = config.swap_scale * parent.slope[draft.aligned]
-                drafts.append((search, blank, kind, parent))
-                aims.append((search, parent))
-        with inference(self._net, self._decoding.precision):
-            for (_, blank, _, _), c in zip(drafts, self._aimed(aims), strict=True):
-                blank.c = c
-            self._filler.fill([blank for _, blank, _, _ in drafts], PASSES)
-        self._ask_blanks(drafts)
+                changes.append((search, blank, kind, parent))
+                owners.append(owner)
+        if changes:
+            with inference(self._net, self._decoding.precision):
+                conditions = list(self._aimed(pairs))
+                for (_, blank, _, _), owner in zip(changes, owners, strict=True):
+                    blank.c = conditions[owner]  # the same object for all variants: they share a pass
+                self._filler.fill([blank for _, blank, _, _ in changes], passes)
+        return changes
 
     def _parents(self, search: Search, count: int) -> list[Hypothesis]:
         """Whom to change; in Vec2Text's loop every one of the beam as often."""

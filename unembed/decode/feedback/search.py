@@ -76,6 +76,10 @@ class Search:
         """Nothing more to ask: met, no budget, no new idea for some rounds, or no vector of the first text."""
         return self.met or self.left <= 0 or self._idle >= PATIENCE or (self.queries > 0 and not self.population)
 
+    def knows(self, text: str) -> bool:
+        """Whether it was asked about already."""
+        return text in self._tried
+
     def admit(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """The proposals to ask about: new texts, as many as the budget allows. They are charged."""
         admitted = []
@@ -104,7 +108,7 @@ class Search:
                 if parent is not None and cosine > parent.cosine:
                     better.setdefault(id(parent), (parent, []))[1].append(found)
         self.merged = [both for parent, found in better.values() if (both := merge(parent, found)) is not None]
-        self.population.sort(key=self._rank)
+        self.population.sort(key=self.rank)
         kept = self.population[: self.size]
         # The nearest one is never lost, however unlikely its words are.
         nearest = max(self.population, key=lambda h: (h.cosine, h.tokens), default=None)
@@ -127,5 +131,6 @@ class Search:
     def _meets(self, one: Hypothesis) -> bool:
         return one.cosine >= 1 - self.tolerance
 
-    def _rank(self, one: Hypothesis) -> tuple[bool, float, tuple[int, ...]]:
+    def rank(self, one: Hypothesis) -> tuple[bool, float, tuple[int, ...]]:
+        """What hypotheses are sorted by, best first."""
         return not self._meets(one), -one.cosine - self.likelihood_weight * one.log_p, one.tokens

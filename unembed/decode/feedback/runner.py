@@ -48,6 +48,8 @@ Progress = Callable[[int, int], None]
 """Called after each round with what was spent of the budgets of all vectors so far, and their sum."""
 
 
+Change: TypeAlias = tuple[Search, Blank, str, Hypothesis]
+"""A changed text of a search, the kind of change, and of which parent; the parent may be a foreseen one."""
 Filled: TypeAlias = tuple[Search, Blank, str, Hypothesis | None]
 """A filled text of a search, what made it, and of which parent."""
 
@@ -188,9 +190,8 @@ class Runner:
                 drafts.append((search, blank, "merge", None))
             wanted.append((search, min(self._config.proposals, search.left + SPARE) - len(search.merged)))
         if self._foresight is None:
-            drafts += self._changes(
-                [(search, one) for search, n in wanted for one in self._parents(search, n)], 1, PASSES
-            )
+            pairs = [(search, one) for search, n in wanted for one in self._parents(search, n)]
+            drafts += self._changes(pairs, 1, PASSES)
         else:
             drafts += self._foreseen(wanted, self._foresight)
         self._ask_blanks(drafts)
@@ -204,8 +205,7 @@ class Runner:
         for _ in range(self._config.depth):
             changes = self._changes(pairs, self._config.variants, 1)
             texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in changes])
-            for one, change_ in zip(foresight.see(changes, texts), changes, strict=True):
-                search, blank, kind, _ = change_
+            for one, (search, blank, kind, _) in zip(foresight.see(changes, texts), changes, strict=True):
                 if one.text and not search.knows(one.text):
                     pools[id(search)].setdefault(one.text, (one, (search, blank, kind, one.parent)))
             for search, n in wanted:
@@ -214,11 +214,9 @@ class Runner:
             pairs = [(search, one) for search, _ in wanted for one, _ in best[id(search)]]
         return [filled for search, _ in wanted for _, filled in best[id(search)]]
 
-    def _changes(
-        self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int
-    ) -> list[tuple[Search, Blank, str, Hypothesis]]:
+    def _changes(self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int) -> list[Change]:
         """A change of each parent, its masks filled in so many ways."""
-        changes: list[tuple[Search, Blank, str, Hypothesis]] = []
+        changes: list[Change] = []
         owners: list[int] = []
         model, config = self._net.config, self._config
         for owner, (search, parent) in enumerate(pairs):

@@ -40,7 +40,8 @@ SURROGATE = "surrogate.safetensors"
 Dtype = Literal["bf16", "int8", "fp32"]
 DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
-TABLES = ("embed.weight", "reader.words.weight", "words.weight")  # the last: of the surrogate
+TABLES = ("embed.weight", "reader.words.weight")
+SURROGATE_TABLE = "words.weight"
 SCALE = ".scale"
 FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR, SURROGATE)
 
@@ -139,7 +140,7 @@ def _packed(named: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
     packed = {}
     for name, tensor in named.items():
         tensor = tensor.detach().cpu()
-        if dtype == "int8" and name in TABLES:
+        if dtype == "int8" and name in (*TABLES, SURROGATE_TABLE):
             scale = tensor.float().abs().amax(1).clamp(min=1e-12) / 127
             packed[name + SCALE] = scale
             packed[name] = (tensor.float() / scale[:, None]).round().to(torch.int8)

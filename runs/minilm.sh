@@ -6,7 +6,7 @@
 #   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
 #   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh corrector CORPUS OUT  the corrector for encoder feedback, on top of unembed/weights/minilm, which stays as it is
-#   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback: minutes, on 150,000 texts of CORPUS
+#   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback, beside unembed/weights/minilm, which stays as it is; 150,000 texts are enough
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.model.conftest import BagEncoder
+from unembed.cli import main
 from unembed.config import override, tiny
 from unembed.data.dataset import Dataset
 from unembed.errors import CheckpointError, ConfigError
@@ -143,3 +144,15 @@ def test_it_travels_beside_its_inverter_without_the_words_of_that(inverter: Arti
     artifact.save(folder, wrong, "fp32")
     with pytest.raises(CheckpointError, match="does not fit"):
         artifact.load(folder)
+
+
+def test_the_command_trains_one(
+    data: Dataset, inverter: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = artifact.save(tmp_path / "base", inverter)
+    command = ["train", str(data.folder), "-o", str(tmp_path / "both"), "--preset", "tiny", "--steps", "2"]
+    assert main([*command, "--surrogate-of", str(base), "--json"]) == 0
+    assert "surrogate_cosine" in capsys.readouterr().out
+    assert artifact.load(tmp_path / "both").surrogate is not None
+    assert main([*command, "--surrogate-of", str(base), "--init-from", str(base)]) == 2
+    assert "give one" in capsys.readouterr().err

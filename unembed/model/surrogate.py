@@ -4,8 +4,8 @@
 
 It learns from the same pairs of texts and vectors as the inverter does, so it takes no query. It is a weighted mean of
 one vector for each word: minutes to learn, next to nothing to compute, and blind to order. Alone it is far too coarse
-to tell a right text from a nearly right one (mean cosine .82 with the true vectors). But what a change of a text does to its
-vector it foresees well enough to choose among changes:
+to tell a right text from a nearly right one (mean cosine .82 with the true vectors). But what a change of a text does
+to its vector it foresees well enough to choose among changes:
 
     vector(child) = vector(parent) + surrogate(child) - surrogate(parent)
 

@@ -46,6 +46,7 @@ class Inverter:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
+        self._word_vectors: torch.Tensor | None = None
 
     @classmethod
     def from_pretrained(cls, location: str | Path, *, device: str | torch.device = "cpu") -> Inverter:
@@ -59,6 +60,7 @@ class Inverter:
         for part in (self.artifact.net, self.artifact.corrector, self.artifact.surrogate):
             if part is not None:
                 part.to(found)
+        self._word_vectors = None
         return self
 
     @property
@@ -172,7 +174,9 @@ class Inverter:
         check_encoder(self.artifact, dim=encoder.dim, spec=encoder.name, fingerprint=encoder.fingerprint)
         reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
         model = self.artifact
-        runner = Runner(model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate)
+        runner = Runner(
+            model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate, self._words()
+        )  # fmt: skip
         first = 0
 
         def result(found: Found) -> tuple[int, Inversion]:
@@ -194,11 +198,12 @@ class Inverter:
         """
         config = replace(config or DecodeConfig(), **settings)
         row = self._one(vector)
-        return (self._step(state, result) for state, result in engine.stream(self.artifact.net, row, config))
+        states = engine.stream(self.artifact.net, row, config, self._words())
+        return (self._step(state, result) for state, result in states)
 
     def pool(self, capacity: int = 32) -> Pool:
         """Decode up to `capacity` texts that come and go, all in shared forward passes (see `decode.pool`)."""
-        return Pool(self.artifact.net, capacity, self._one, self._step)
+        return Pool(self.artifact.net, capacity, self._one, self._step, self._words())
 
     def invert_file(
         self,
@@ -225,10 +230,10 @@ class Inverter:
         if encoder is not None:
             feedback = feedback or FeedbackConfig(seed=config.seed)
             settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
-            for name, part in (("corrector", self.artifact.corrector), ("surrogate", self.artifact.surrogate)):
-                if part is not None:
-                    settings[name] = disk.weights_hash(part)
             chunk = feedback.batch
+        for name, part in (("corrector", self.artifact.corrector), ("surrogate", self.artifact.surrogate)):
+            if part is not None:
+                settings[name] = disk.weights_hash(part)
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:
             if encoder is None:
@@ -250,7 +255,8 @@ class Inverter:
         return VectorReader(source, dim=self.dim, normalized=self.encoder.normalized, column=column, chunk=chunk)
 
     def _invert(self, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int) -> list[Inversion]:
-        ranked = list(engine.decode(self.artifact.net, vectors, config, batch_size=batch_size))
+        words = self._words()
+        ranked = list(engine.decode(self.artifact.net, vectors, config, batch_size=batch_size, words=words))
         texts = iter(text_of(self.artifact.tokenizer, [c.tokens for candidates in ranked for c in candidates]))
         inversions = []
         for candidates in ranked:
@@ -286,6 +292,12 @@ class Inverter:
             plain = self._invert(rows[missing], config, batch_size)
             found |= {row: replace(one, note=said) for row, one in zip(missing, plain, strict=True)}
         return [found[row] for row in range(len(rows))]
+
+    def _words(self) -> torch.Tensor | None:
+        """What each word adds to the vector of a text, for steering; None without a surrogate."""
+        if self._word_vectors is None and self.artifact.surrogate is not None:
+            self._word_vectors = self.artifact.surrogate.word_vectors()
+        return self._word_vectors
 
     def _one(self, vector: Source) -> NDArray[np.float32]:
         """One checked vector, (d,)."""

@@ -63,8 +63,8 @@ def inverter():
     return make_inverter()
 
 
-def invert(inverter, vectors, encoder, **settings):
-    return inverter.invert(vectors, encoder=encoder, feedback=FeedbackConfig(**{"budget": BUDGET, **settings}))
+def invert(inverter, vectors, encoder, config=None, **settings):
+    return inverter.invert(vectors, config, encoder=encoder, feedback=FeedbackConfig(**{"budget": BUDGET, **settings}))
 
 
 def cosines(encoder, texts, vectors):

@@ -1,5 +1,7 @@
 """The vocabulary read in parts: what comes out is that of the whole distribution."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,6 +33,7 @@ def question():
         top_p=torch.tensor([1, 1, 1, 1, 1, 0.6, 1, 1, 1, 1, 0.9]),
         penalty=torch.tensor([0, 3, 1, 0, 2, 0, 1, 0, 2, 4, 0.0]),
         entropy=torch.arange(PLACES) % 3 == 0,
+        steered=torch.zeros(PLACES, dtype=torch.bool),
         given=given,
         u=torch.rand(PLACES, generator=random).double(),
     )
@@ -86,7 +89,10 @@ def test_of_equals_the_first_word_is_chosen_whatever_part_it_is_in(question, mon
         net.bias.zero_()
         net.bias[torch.tensor([33, 40, 41])] = 2.0
         plain = Wishes(
-            *(torch.full_like(hidden[:, 0], x) for x in (1, 0, 1, 0)), hidden[:, 0] > 1e9, wishes.given, wishes.u
+            *(torch.full_like(hidden[:, 0], x) for x in (1, 0, 1, 0)),
+            *2 * (hidden[:, 0] > 1e9,),
+            wishes.given,
+            wishes.u,
         )
         tokens, _, _ = read(net, hidden, free[:0], plain, around)
     assert set(tokens[wishes.given < 0].tolist()) == {33}
@@ -108,3 +114,20 @@ def test_no_part_of_the_vocabulary_is_larger_than_it_may_be(question, monkeypatc
     assert max(rows for rows, _ in sizes) == 4
     assert max(words.stop - words.start for _, words in sizes) == 9
     assert {words.stop for _, words in sizes} == {*range(9, 64, 9), 64}
+
+
+def test_a_place_that_is_weighed_and_not_pushed_gives_what_it_gave(question):
+    """Of so small a vocabulary every word is weighed. Draws fall on other words, as these are in another order then."""
+    net, hidden, free, wishes, around = question
+    plain = read(net, hidden, free, wishes, around)
+    steered = (torch.arange(PLACES) != 1) & (wishes.given < 0) & (wishes.temperature == 0)
+    seen = []
+
+    def weigh(logits, words):
+        seen.append(words)
+        return logits
+
+    found = read(net, hidden, free, replace(wishes, steered=steered), around, weigh)
+    assert seen[0].shape == (int(steered.sum()), net.config.vocab_size)
+    assert torch.equal(found[0], plain[0])
+    assert all(torch.allclose(new, old, atol=1e-5) for new, old in zip(found[1:], plain[1:], strict=True))

@@ -92,12 +92,14 @@ def evaluate(
         check_encoder(model.artifact, dim=made_by.dim, spec=made_by.spec, fingerprint=made_by.fingerprint)
     encoder = _encoder(model.encoder.spec) if cosine else None
     configs = {name: dataclasses.replace(decoding, strategy=name) for name in names}
+    surrogate = model.artifact.surrogate
     with console.resumable(GO_ON), console.progress("evaluate") as bar:
         keeper = Keeper(
             output.with_name(output.name + ".part"),
             {
                 "weights": net_sha256(model.artifact.net), "data": dataset.fingerprint, "split": split, "n": n,
-                "training": trained.fingerprint, "seed": decoding.seed, "perplexity": perplexity,
+                "surrogate": surrogate and net_sha256(surrogate), "training": trained.fingerprint,
+                "seed": decoding.seed, "perplexity": perplexity,
                 "perplexity_texts": perplexity_texts, "versions": versions(),
                 "encoder": encoder and [encoder.name, encoder.fingerprint],
             },

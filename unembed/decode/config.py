@@ -42,6 +42,8 @@ class DecodeConfig:
     """Temperature of the drawn variants when `temperature` is 0."""
     repeat_penalty: float = 1.5
     """Taken from the logit of a token for every time that it stands in the text already."""
+    steering: float = 15.0
+    """How strongly words are preferred that the text still lacks, as the inverter's surrogate sees it; 0: not."""
     distinct: bool = True
     """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""
     remask_share: float = 0.05
@@ -78,6 +80,7 @@ class DecodeConfig:
         _within("top_p", self.top_p, 1e-6, 1)
         _within("guidance", self.guidance, 0, math.inf)
         _within("repeat_penalty", self.repeat_penalty, 0, math.inf)
+        _within("steering", self.steering, 0, math.inf)
         _within("remask_share", self.remask_share, 0, 1)
         _within("refine_share", self.refine_share, 0, 1)
         _within("entropy_bound", self.entropy_bound, 0, math.inf)
@@ -118,6 +121,7 @@ class DecodeSettings(TypedDict, total=False):
     n_best: int
     variant_temperature: float
     repeat_penalty: float
+    steering: float
     distinct: bool
     remask_share: float
     remask_threshold: float | None

@@ -21,6 +21,7 @@ from unembed.precision import autocast, fast_bf16
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from unembed.model.denoiser import Denoiser
 
@@ -31,20 +32,28 @@ BATCH = 64
 
 
 def decode(
-    net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfig, *, batch_size: int = BATCH
+    net: Denoiser,
+    vectors: NDArray[np.float32],
+    config: DecodeConfig,
+    *,
+    batch_size: int = BATCH,
+    words: Tensor | None = None,
 ) -> Iterator[list[Candidate]]:
-    """For each vector (n, d), in order, its candidates: at most n_best different ones, the best first."""
+    """For each vector (n, d), in order, its candidates: at most n_best different ones, the best first.
+
+    `words` (vocab, d) is what each word adds to the vector of its text (`Surrogate.word_vectors`), for steering.
+    """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}: give a whole number of at least 1")
     for first in range(0, len(vectors), GROUP):
-        yield from _decode_group(net, vectors[first : first + GROUP], config, batch_size)
+        yield from _decode_group(net, vectors[first : first + GROUP], config, batch_size, words)
 
 
 def stream(
-    net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig
+    net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig, words: Tensor | None = None
 ) -> Iterator[tuple[State, Candidate | None]]:
     """Every state of one vector (d,) at its expected length; the last comes with its candidate."""
-    stages = single(net, vector, config)
+    stages = single(net, vector, config, words)
     while True:
         with inference(net, config.precision):  # left before each yield: the caller's code must not run in this mode
             stage = _next_stage(net, stages)
@@ -53,11 +62,11 @@ def stream(
         yield stage.state, stage.candidates[0] if stage.candidates else None
 
 
-def single(net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig) -> Course:
+def single(net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig, words: Tensor | None = None) -> Course:
     """The course of one vector (d,) at its expected length."""
     with inference(net, config.precision):
         c = conditions(net, vector[None], config)
-        return course(net, vector[None], c, plan(net, c, replace(config, lengths=1, n_best=1)), config)
+        return course(net, vector[None], c, plan(net, c, replace(config, lengths=1, n_best=1)), config, words)
 
 
 @contextmanager
@@ -77,13 +86,13 @@ def inference(net: Denoiser, precision: Precision) -> Iterator[None]:
 
 
 def _decode_group(
-    net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
+    net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int, words: Tensor | None
 ) -> list[list[Candidate]]:
     found: list[list[Candidate]] = [[] for _ in vectors]
     with inference(net, config.precision):
         c = conditions(net, vectors, config)
         for jobs in _batches(plan(net, c, config), batch_size):
-            stages = course(net, vectors, c, jobs, config)
+            stages = course(net, vectors, c, jobs, config, words)
             while (stage := _next_stage(net, stages)) is not None:
                 for job, candidate in zip(jobs, stage.candidates or (), strict=stage.candidates is not None):
                     found[job.row].append(candidate)

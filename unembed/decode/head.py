@@ -6,8 +6,9 @@ the sum over it are taken, and the whole distribution exists only for the places
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ ROWS = 4
 # Words and places read together: 3 MB of logits. On a GPU, whose memory is its cache, all words at once.
 WORDS = 3072
 PLACES = 256
+# Of a place that is steered so many words, the likeliest, are weighed anew; others are not taken.
+KEPT = 64
 LOWEST = -1e30  # instead of the -inf of a part in which every word is forbidden: -inf - -inf is nan
 
 
@@ -32,19 +35,26 @@ class Wishes:
     top_p: Tensor
     penalty: Tensor  # taken from the logit of a word for each time that it stands in the text
     entropy: Tensor  # bool
+    steered: Tensor  # bool
     given: Tensor  # judge this token instead of choosing one; -1: choose
     u: Tensor  # random numbers that decide the draws, on the CPU
 
-    def part(self, places: slice) -> Wishes:
+    def part(self, places: slice | Tensor) -> Wishes:
         """Of some of the places."""
-        return Wishes(*(getattr(self, field.name)[places] for field in fields(self)))
+        return Wishes(*(_at(getattr(self, field.name), places) for field in fields(self)))
 
 
-def read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+Weigh: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""The logits (s, K) of the likeliest words of all steered places, and these words (s, K): the logits weighed anew."""
+
+
+def read(
+    net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor, weigh: Weigh | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The token at every place, its log-probability and the entropy (zero unless wanted), all (m,).
 
     `hidden` (m, width); `free` the same without the vector, for those under guidance only; `around` (m, L) the text
-    that each place stands in.
+    that each place stands in; `weigh` is needed where some places are steered.
     """
     found, seen = [], 0
     for first in range(0, len(hidden), PLACES):
@@ -53,8 +63,24 @@ def read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Te
         guided = int((part.guidance != 1).sum())
         found.append(_read(net, hidden[places], free[seen : seen + guided], part, around[places]))
         seen += guided
-    tokens, log_p, entropy = (torch.cat(column) for column in zip(*found, strict=True))
+    tokens, log_p, entropy, logits, words = (torch.cat(column) for column in zip(*found, strict=True))
+    if weigh is not None and len(words):
+        steered = wishes.steered.nonzero()[:, 0]
+        chosen = _choose(weigh(logits, words), words, wishes.part(steered))
+        tokens[steered], log_p[steered], entropy[steered] = chosen
     return tokens, log_p, entropy
+
+
+def _choose(logits: Tensor, words: Tensor, wishes: Wishes) -> tuple[Tensor, Tensor, Tensor]:
+    """A word of each steered place out of those that were weighed, its log-probability among them, their entropy."""
+    place = _draw(logits, logits.argmax(1), wishes.temperature, wishes.top_p, wishes.u)[:, None]
+    log_z = logits.logsumexp(1)
+    log_p = (logits.gather(1, place)[:, 0] - log_z).clamp(max=0.0)
+    return words.gather(1, place)[:, 0], log_p, _entropy(logits, log_z) * wishes.entropy
+
+
+def _at(column: Tensor, places: slice | Tensor) -> Tensor:
+    return column[places.to(column.device) if isinstance(places, Tensor) else places]
 
 
 def pad_rows(x: Tensor) -> Tensor:
@@ -68,7 +94,8 @@ def repeat_last(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if missing > 0 else x
 
 
-def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor) -> tuple[Tensor, ...]:
+    """Token, log-probability and entropy of each place; of steered ones also their likeliest words and the logits."""
     vocabulary = net.config.vocab_size
     size = WORDS if hidden.is_cpu else vocabulary
     scores, without = _Scores(net, hidden), _Scores(net, free) if len(free) else None
@@ -76,7 +103,7 @@ def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: T
     penalty = _Penalty(around, wishes.penalty, net.config.mask_id, vocabulary, size)
     judging = bool((wishes.given >= 0).any())
     drawing = wishes.temperature > 0
-    whole = (drawing | wishes.entropy).nonzero()[:, 0]  # places that need the whole distribution
+    whole = (drawing | wishes.entropy | wishes.steered).nonzero()[:, 0]  # places that need the whole distribution
     table = hidden.new_empty(len(whole), vocabulary, dtype=torch.float32)
     tokens, value = torch.zeros_like(wishes.given), torch.full_like(wishes.penalty, -torch.inf)
     judged = value.clone()
@@ -108,7 +135,8 @@ def _read(net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: T
         entropy[whole] = _entropy(table, log_z[whole]) * wishes.entropy[whole]
     tokens = torch.where(wishes.given >= 0, wishes.given, tokens)
     value = torch.where(wishes.given >= 0, judged, value)
-    return tokens, (value - log_z).clamp(max=0.0), entropy
+    likeliest = table[wishes.steered[whole]].topk(min(KEPT, vocabulary), dim=1)
+    return tokens, (value - log_z).clamp(max=0.0), entropy, likeliest.values, likeliest.indices
 
 
 class _Scores:

@@ -15,6 +15,7 @@ from unembed.decode.config import DecodeConfig
 from unembed.decode.head import pad_rows
 from unembed.decode.predict import Answer, Ask, Sampling
 from unembed.decode.score import score
+from unembed.decode.steer import Steer, unit
 from unembed.decode.strategies.base import State
 from unembed.decode.texts import Texts, key_of
 from unembed.errors import ConfigError
@@ -98,9 +99,19 @@ def _median(log_p: Tensor) -> Tensor:
     return (log_p.exp().cumsum(1) >= 0.5).int().argmax(1, keepdim=True)
 
 
-def course(net: Denoiser, vectors: NDArray[np.float32], c: Tensor, jobs: list[Job], config: DecodeConfig) -> Course:
-    """Decode jobs of one length and one way of choosing tokens, from nothing but masks to the candidates."""
-    texts = _texts(net, vectors, c, jobs, config)
+def course(
+    net: Denoiser,
+    vectors: NDArray[np.float32],
+    c: Tensor,
+    jobs: list[Job],
+    config: DecodeConfig,
+    words: Tensor | None = None,
+) -> Course:
+    """Decode jobs of one length and one way of choosing tokens, from nothing but masks to the candidates.
+
+    `words` (vocab, d) is what each word adds to the vector of its text, where that is known.
+    """
+    texts = _texts(net, vectors, c, jobs, config, words)
     steps = strategies.load(config.strategy)(texts, config)
     last: State | None = None
     found: Answer | None = None
@@ -125,7 +136,14 @@ def advance(items: Generator[Item, Answer, None], found: Answer | None) -> Item 
         return None
 
 
-def _texts(net: Denoiser, vectors: NDArray[np.float32], c: Tensor, jobs: list[Job], config: DecodeConfig) -> Texts:
+def _texts(
+    net: Denoiser,
+    vectors: NDArray[np.float32],
+    c: Tensor,
+    jobs: list[Job],
+    config: DecodeConfig,
+    words: Tensor | None,
+) -> Texts:
     temperature = config.temperature
     if jobs[0].variant and not temperature:
         temperature = config.variant_temperature
@@ -134,4 +152,8 @@ def _texts(net: Denoiser, vectors: NDArray[np.float32], c: Tensor, jobs: list[Jo
     rows = torch.tensor([job.row for job in jobs])
     guidance = config.guidance or 1.0  # at 0 the condition is "no vector" already
     sampling = Sampling(temperature, config.top_p, guidance, config.repeat_penalty)
-    return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id)
+    steer = None
+    if words is not None and config.steering and config.guidance:
+        aims = unit(torch.from_numpy(vectors[[job.row for job in jobs]]).to(words.device))
+        steer = Steer(words, aims, config.steering)
+    return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id, steer)

@@ -67,11 +67,12 @@ class Pool:
         capacity: int,
         read: Callable[[Source], NDArray[np.float32]],
         show: Callable[[State, Candidate | None], Step],
+        words: Tensor | None = None,
     ) -> None:
-        """`read` checks a vector, `show` makes of a state what the caller sees."""
+        """`read` checks a vector, `show` makes of a state what the caller sees; `words` as in `engine.decode`."""
         if capacity < 1:
             raise ConfigError(f"capacity is {capacity}: give a whole number of at least 1")
-        self._net, self._read, self._show = net, read, show
+        self._net, self._read, self._show, self._words = net, read, show, words
         self.capacity = capacity
         self._tickets = itertools.count()
         self._running: dict[int, _Running] = {}
@@ -99,7 +100,8 @@ class Pool:
         """Take one text in, for the next round; returns its ticket."""
         self._check_room()
         with inference(self._net, part.config.precision):
-            text = _Running(course(self._net, part.vector, part.c, [part.job], part.config), part.config.precision)
+            stages = course(self._net, part.vector, part.c, [part.job], part.config, self._words)
+            text = _Running(stages, part.config.precision)
             self._go_on(text, None)
         ticket = next(self._tickets)
         self._running[ticket] = text

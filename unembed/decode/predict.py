@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unembed.decode.head import Wishes, pad_rows, read, repeat_last
+from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
     from unembed.model.denoiser import Denoiser
@@ -48,6 +49,7 @@ class Ask:
     u: Tensor  # (m,) random numbers that decide the draws, on the CPU; of no use at temperature 0
     given: Tensor | None = None  # (m,) judge these tokens instead of choosing some
     entropy: bool = False
+    steer: Steer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,11 @@ def answer(net: Denoiser, asks: Sequence[Ask]) -> list[Answer]:
     texts = at.nonzero()[:, 0]  # (m,) which text a position belongs to
     twins = torch.unique(texts[wishes.guidance != 1])  # texts that are also predicted without their vector
     hidden, free = _hidden(net, tokens, at, torch.cat([ask.c for ask in asks]), valid, twins)
-    found = read(net, hidden, free, wishes, tokens[texts])
+
+    def weigh(logits: Tensor, words: Tensor) -> Tensor:
+        return _steered(asks, counts, net.config.mask_id, logits, words)
+
+    found = read(net, hidden, free, wishes, tokens[texts], weigh)
     columns = [torch.split(column.cpu(), counts) for column in found]
     return [Answer(*parts) for parts in zip(*columns, strict=True)]
 
@@ -77,14 +83,31 @@ def answer(net: Denoiser, asks: Sequence[Ask]) -> list[Answer]:
 def _wishes(asks: Sequence[Ask], counts: list[int], device: torch.device) -> Wishes:
     """What every ask wants, for each of its positions."""
     settings = [
-        (s.guidance, s.temperature, s.top_p, s.repeat_penalty, float(ask.entropy))
+        (s.guidance, s.temperature, s.top_p, s.repeat_penalty, float(ask.entropy), float(_steers(ask)))
         for ask, s in zip(asks, (ask.sampling for ask in asks), strict=True)
     ]
     table = torch.tensor(settings, device=device).repeat_interleave(torch.tensor(counts, device=device), 0)
-    guidance, temperature, top_p, penalty, entropy = table.unbind(1)
+    guidance, temperature, top_p, penalty, entropy, steers = table.unbind(1)
     given = [torch.full_like(ask.u, -1, dtype=torch.long) if ask.given is None else ask.given for ask in asks]
     u = torch.cat([ask.u for ask in asks])
-    return Wishes(guidance, temperature, top_p, penalty, entropy > 0, torch.cat(given).to(device), u)
+    return Wishes(guidance, temperature, top_p, penalty, entropy > 0, steers > 0, torch.cat(given).to(device), u)
+
+
+def _steers(ask: Ask) -> bool:
+    """Tokens are to be chosen, and it is known what they add to the vector."""
+    return ask.steer is not None and ask.given is None
+
+
+def _steered(asks: Sequence[Ask], counts: list[int], mask_id: int, logits: Tensor, words: Tensor) -> Tensor:
+    """The logits (s, K) of the likeliest words of all places that are steered, each ask's weighed by its own steer."""
+    found, first = [], 0
+    for ask, count in zip(asks, counts, strict=True):
+        if ask.steer is not None and _steers(ask):
+            some = slice(first, first + count)
+            first = some.stop
+            tokens, texts = ask.tokens.to(words.device), ask.at.nonzero()[:, 0].to(words.device)
+            found.append(steered(ask.steer, tokens, mask_id, texts, logits[some], words[some]))
+    return torch.cat(found)
 
 
 def _joined(asks: Sequence[Ask], mask_id: int) -> tuple[Tensor, Tensor, Tensor | None]:

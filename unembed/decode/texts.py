@@ -15,14 +15,17 @@ import torch
 from torch import Tensor
 
 from unembed.decode.predict import Answer, Ask, Sampling
+from unembed.decode.steer import Steer
 from unembed.decode.strategies.base import Prediction
 
 
 class Texts:
     """Texts of one length, with their conditions and random generators."""
 
-    def __init__(self, c: Tensor, length: int, keys: list[bytes], sampling: Sampling, mask_id: int) -> None:
-        self._c, self._sampling = c, sampling
+    def __init__(
+        self, c: Tensor, length: int, keys: list[bytes], sampling: Sampling, mask_id: int, steer: Steer | None = None
+    ) -> None:
+        self._c, self._sampling, self._steer = c, sampling, steer
         self._keys = keys
         self.shape = (len(keys), length)
         self.mask_id = mask_id
@@ -74,8 +77,9 @@ class Texts:
         if not rows.any():
             return None
         if rows.all():  # nothing to leave out, as with a single text
-            return (yield Ask(tokens, at, self._c, self._sampling, u, given, entropy))
-        return (yield Ask(tokens[rows], at[rows], self._c[rows], self._sampling, u, given, entropy))
+            return (yield Ask(tokens, at, self._c, self._sampling, u, given, entropy, self._steer))
+        steer = None if self._steer is None else self._steer.of(rows)
+        return (yield Ask(tokens[rows], at[rows], self._c[rows], self._sampling, u, given, entropy, steer))
 
 
 def key_of(vector: np.ndarray, *numbers: int) -> bytes:

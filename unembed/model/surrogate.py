@@ -47,6 +47,12 @@ class Surrogate(nn.Module):
         each = self.project(self._shared[0](tokens).detach()) + self.words(tokens)
         return F.normalize((each * weights).sum(1), dim=1)
 
+    @torch.no_grad()
+    def word_vectors(self) -> Tensor:
+        """What each word adds to the vector of its text, (vocab, d): the sum of those, at unit length, is `forward`."""
+        every: Tensor = self.project(self._shared[0].weight) + self.words.weight
+        return every * self.weight.weight.exp()
+
     def foresee(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """Unit vectors (n, d) of texts of any length, on the CPU."""
         device, found = self.project.weight.device, torch.empty(len(texts), self.project.out_features)

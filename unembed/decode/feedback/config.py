@@ -46,6 +46,8 @@ class FeedbackConfig:
     """With foresight: ways in which the masks of each change are filled."""
     depth: int = 2
     """With foresight: changes that may follow each other before the encoder is asked."""
+    steering: float = 15.0
+    """With foresight: how strongly words are preferred for masks that are foreseen to bring the text nearer."""
     swap_scale: float = 60.0
     """What a gain in cosine, as the gradient predicts it, adds to a token's logit in swap proposals."""
     guide_scale: float = 100.0
@@ -61,7 +63,7 @@ class FeedbackConfig:
             _whole(name, getattr(self, name), 1)
         _whole("seed", self.seed, 0)
         _within("temperature", self.temperature, MIN_TEMPERATURE, math.inf)
-        for name in ("overshoot", "corrector_overshoot", "likelihood_weight", "swap_scale", "guide_scale"):
+        for name in ("overshoot", "corrector_overshoot", "likelihood_weight", "steering", "swap_scale", "guide_scale"):
             _within(name, getattr(self, name), 0, math.inf)
         _one_of("gradients", self.gradients, ("auto", "off", "swaps", "guidance", "all"))
         _one_of("corrector", self.corrector, ("auto", "off", "only"))

@@ -28,17 +28,20 @@ class Foresight:
     def __init__(self, surrogate: Surrogate) -> None:
         self._surrogate = surrogate
 
+    def know(self, parents: Sequence[Hypothesis]) -> None:
+        """Write down what the surrogate takes for the vectors of texts, where that has not been done."""
+        new = list({id(one): one for one in parents if one.foreseen is None}.values())
+        with torch.inference_mode():
+            for one, vector in zip(new, self._surrogate.foresee([one.tokens for one in new]), strict=True):
+                one.foreseen = vector
+
     def see(self, changes: Sequence[tuple[Search, Blank, str, Hypothesis]], texts: Sequence[str]) -> list[Hypothesis]:
         """Each changed text as a hypothesis, with the vector that it will have if the surrogate is right."""
-        parents = [parent for _, _, _, parent in changes]
-        new = list({id(one): one for one in parents if one.foreseen is None}.values())
-        tokens = [list(one.tokens) for one in new] + [blank.tokens for _, blank, _, _ in changes]
+        self.know([parent for _, _, _, parent in changes])
         with torch.inference_mode():
-            foreseen = self._surrogate.foresee(tokens)
-        for one, vector in zip(new, foreseen, strict=False):
-            one.foreseen = vector
+            foreseen = self._surrogate.foresee([blank.tokens for _, blank, _, _ in changes])
         found = []
-        rows = zip(changes, texts, foreseen[len(new) :], strict=True)
+        rows = zip(changes, texts, foreseen, strict=True)
         for (search, blank, kind, parent), text, there in rows:
             assert parent.foreseen is not None
             vector = parent.vector + (there - parent.foreseen).numpy()

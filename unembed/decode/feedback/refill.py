@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unembed.decode.head import PLACES, pad_rows
+from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
     from unembed.decode.feedback.whitebox import Slopes
@@ -39,6 +40,8 @@ class Blank:
     guide: float = 0.0
     """Above 0: in every pass the gradient of the cosine with `target` is added, so many times."""
     target: Tensor = field(default_factory=lambda: torch.empty(0))  # (dim,)
+    offset: Tensor | None = None
+    """(dim,): by how much the surrogate is wrong near this text; its words are then steered to the target."""
     gradients: int = 0
     """Backward passes it took."""
 
@@ -47,9 +50,17 @@ class Filler:
     """Fills blanks in place."""
 
     def __init__(
-        self, net: Denoiser, repeat_penalty: float, slopes: Slopes | None = None, corrector: Corrector | None = None
+        self,
+        net: Denoiser,
+        repeat_penalty: float,
+        slopes: Slopes | None = None,
+        corrector: Corrector | None = None,
+        words: Tensor | None = None,
+        steering: float = 0.0,
     ) -> None:
+        """`words` (vocab, d) is what each word adds to the vector of its text, for blanks that are steered."""
         self._net, self._penalty, self._slopes, self._corrector = net, repeat_penalty, slopes, corrector
+        self._words, self._steering = words, steering
 
     def fill(self, blanks: Sequence[Blank], passes: int) -> None:
         """Fill every mask; in each pass the surest share of those that are left."""
@@ -76,6 +87,7 @@ class Filler:
                 logits += push[part] @ self._slopes.words.T
             parts.append((*logits.topk(min(TOP, logits.shape[1]), dim=1), logits.logsumexp(1)))
         values, words, spread = (torch.cat(column) for column in zip(*parts, strict=True))
+        weighed = self._steered(unique, tokens, at, values, words)
         places: list[list[int]] = [[] for _ in unique]  # of each text, as rows of `at`
         for k, row in enumerate(at[:, 0].tolist()):
             places[row].append(k)
@@ -83,7 +95,7 @@ class Filler:
         u = torch.cat([blank.u[number, at[places[row], 1]] for blank, row in zip(batch, twin, strict=True)])
         counts = torch.tensor([len(places[row]) for row in twin])
         temperature = torch.tensor([blank.temperature for blank in batch]).repeat_interleave(counts)
-        found = _draw(values[drawn], words[drawn], spread[drawn], temperature, u)
+        found = _draw(weighed[drawn], values[drawn], words[drawn], spread[drawn], temperature, u)
         chosen, log_p = (column.tolist() for column in found)
         first = 0
         for blank, row in zip(batch, twin, strict=True):
@@ -117,6 +129,15 @@ class Filler:
         """Logits (m, vocab) on the CPU; what stands in the text (m, L) already is made less likely."""
         logits = self._net.logits(pad_rows(hidden))[: len(hidden)].float().cpu()
         return logits.scatter_add_(1, around, torch.full(around.shape, -self._penalty))
+
+    def _steered(self, batch: list[Blank], tokens: Tensor, at: Tensor, values: Tensor, words: Tensor) -> Tensor:
+        """The logits (m, TOP) with what the surrogate foresees of the words, where it is known how wrong it is."""
+        offsets = [blank.offset for blank in batch if blank.offset is not None]
+        if self._words is None or len(offsets) < len(batch):
+            return values
+        steer = Steer(self._words, torch.stack([blank.target for blank in batch]), self._steering, torch.stack(offsets))
+        padding = tokens.shape[1] - torch.tensor([len(blank.tokens) for blank in batch])
+        return steered(steer, tokens, self._net.config.mask_id, at[:, 0], values, words, padding)
 
     def _push(self, batch: list[Blank], tokens: Tensor, at: Tensor, hidden: Tensor) -> Tensor | None:
         """What the gradients say about each masked place, (m, d); None where nobody asked them."""
@@ -159,12 +180,17 @@ def _twins(batch: list[Blank]) -> tuple[list[Blank], list[int]]:
     return unique, twin
 
 
-def _draw(values: Tensor, words: Tensor, spread: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(
+    weighed: Tensor, values: Tensor, words: Tensor, spread: Tensor, temperature: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
     """The token that the random number falls on, among the likeliest (m, TOP); its log-probability. -> (m,), (m,).
 
-    `spread` (m,) is the logarithm of what the whole vocabulary adds up to.
+    It is drawn by `weighed`; what it is worth as language is told by `values`, the denoiser's own logits. `spread` (m,)
+    is the logarithm of what the whole vocabulary adds up to.
     """
-    p = (values / temperature[:, None]).softmax(1).double().cumsum(1)
+    order = weighed.argsort(dim=1, descending=True, stable=True)  # the likeliest first
+    weighed, values, words = (column.gather(1, order) for column in (weighed, values, words))
+    p = (weighed / temperature[:, None]).softmax(1).double().cumsum(1)
     place = torch.searchsorted(p, u[:, None].double() * p[:, -1:], right=True).clamp(max=p.shape[1] - 1)
     log_p = (values.gather(1, place)[:, 0] - spread).clamp(max=0.0)
     return words.gather(1, place)[:, 0], log_p

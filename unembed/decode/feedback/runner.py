@@ -83,8 +83,11 @@ class Runner:
         config: FeedbackConfig,
         corrector: Corrector | None = None,
         surrogate: Surrogate | None = None,
+        words: Tensor | None = None,
     ) -> None:
+        """`words` as in `engine.decode`: for the answers without feedback."""
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
+        self._words = words
         self._corrector = None if config.corrector == "off" else corrector
         if config.corrector == "only" and corrector is None:
             raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
@@ -94,7 +97,7 @@ class Runner:
         if self._uses("swaps"):
             self._kinds = {**self._kinds, **FLIPS}
         self.asker = Asker(encoder, net.config.vector_dim)
-        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector)
+        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector, words, config.steering)
 
     def run(
         self,
@@ -112,7 +115,8 @@ class Runner:
         for first in range(0, len(vectors), size):
             part = vectors[first : first + size]
             plain = replace(self._decoding, n_best=1)
-            answers = [found[0] for found in engine.decode(self._net, part, plain, batch_size=batch_size)]
+            decoded = engine.decode(self._net, part, plain, batch_size=batch_size, words=self._words)
+            answers = [found[0] for found in decoded]
             searches = [self._search(vector) for vector in part]
             failure: BaseException | None = None
             for failure in self._until_failure(self._rounds(searches, answers)):
@@ -237,8 +241,19 @@ class Runner:
                 conditions = list(self._aimed(pairs))
                 for (_, blank, _, _), owner in zip(changes, owners, strict=True):
                     blank.c = conditions[owner]  # the same object for all variants: they share a pass
+                self._steer(changes)
                 self._filler.fill([blank for _, blank, _, _ in changes], passes)
         return changes
+
+    def _steer(self, changes: list[Change]) -> None:
+        """Tell the filler where the texts are to arrive, and by how much the surrogate is wrong about their parents."""
+        if self._foresight is None or self._words is None or not self._config.steering:
+            return
+        self._foresight.know([parent for _, _, _, parent in changes])
+        for search, blank, _, parent in changes:
+            blank.target = torch.from_numpy(search.vector)
+            assert parent.foreseen is not None
+            blank.offset = torch.from_numpy(parent.vector) - parent.foreseen
 
     def _parents(self, search: Search, count: int) -> list[Hypothesis]:
         """Whom to change; in Vec2Text's loop every one of the beam as often."""

@@ -64,8 +64,8 @@ def train(
         init_from: Start from the weights of this inverter, also one of another encoder.
         corrector_of: Train a corrector for encoder feedback on top of this inverter (a folder, or "default"), which
             stays as it is; the output folder holds both.
-        surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"), which makes encoder
-            feedback take fewer queries; the output folder holds both.
+        surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"): it finds more words,
+            and makes encoder feedback take fewer queries; the output folder holds both.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """

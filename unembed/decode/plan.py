@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unembed.decode import strategies
 from unembed.decode.config import DecodeConfig
 from unembed.decode.head import pad_rows
 from unembed.decode.predict import Answer, Ask, Sampling
 from unembed.decode.score import score
-from unembed.decode.steer import Steer, unit
+from unembed.decode.steer import Steer
 from unembed.decode.strategies.base import State
 from unembed.decode.texts import Texts, key_of
 from unembed.errors import ConfigError
@@ -154,6 +155,6 @@ def _texts(
     sampling = Sampling(temperature, config.top_p, guidance, config.repeat_penalty)
     steer = None
     if words is not None and config.steering and config.guidance:
-        aims = unit(torch.from_numpy(vectors[[job.row for job in jobs]]).to(words.device))
+        aims = F.normalize(torch.from_numpy(vectors[[job.row for job in jobs]]), dim=1).to(words.device)
         steer = Steer(words, aims, config.steering)
     return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id, steer)

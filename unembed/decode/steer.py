@@ -38,12 +38,6 @@ class Steer:
         return Steer(self.words, self.aims[rows], self.scale, None if self.offsets is None else self.offsets[rows])
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """(n, d) of length 1."""
-    length: Tensor = vectors.norm(dim=1, keepdim=True)
-    return vectors / length.clamp(min=1e-12)
-
-
 def steered(
     steer: Steer, tokens: Tensor, mask_id: int, texts: Tensor, logits: Tensor, ids: Tensor, padding: Tensor | int = 0
 ) -> Tensor:

@@ -51,7 +51,7 @@ def render_card(description: dict[str, Any]) -> str:
 
 HELPERS = {
     "corrector": "corrects guesses when the encoder can be asked (`unembed invert --feedback`).",
-    "surrogate": "foresees vectors, so that encoder feedback (`unembed invert --feedback`) takes fewer queries.",
+    "surrogate": "foresees vectors: it steers texts while they are written, and encoder feedback takes fewer queries.",
 }
 
 

@@ -9,8 +9,9 @@ to its vector it foresees well enough to choose among changes:
 
     vector(child) = vector(parent) + surrogate(child) - surrogate(parent)
 
-where the vector of the parent is known. The inverter's own words are shared with it, never trained here and not in its
-file.
+where the vector of the parent is known (`decode/feedback/foresight.py`). And because it is a sum over words, it tells
+at every step of a decoding what the text still lacks (`decode/steer.py`). The inverter's own words are shared with it,
+never trained here and not in its file.
 """
 
 from __future__ import annotations

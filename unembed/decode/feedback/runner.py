@@ -97,7 +97,8 @@ class Runner:
         if self._uses("swaps"):
             self._kinds = {**self._kinds, **FLIPS}
         self.asker = Asker(encoder, net.config.vector_dim)
-        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector, words, config.steering)
+        beside = None if words is None else words.cpu()  # the filler chooses its words there
+        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector, beside, config.steering)
 
     def run(
         self,
@@ -176,6 +177,10 @@ class Runner:
         wanted = "swaps" if self._config.gradients == "auto" else self._config.gradients
         return self._slopes is not None and wanted in (what, "all")
 
+    @property
+    def _steers(self) -> bool:
+        return self._foresight is not None and self._words is not None and self._config.steering > 0
+
     def _search(self, vector: NDArray[np.float32]) -> Search:
         config = self._config
         rng = generator(key_of(vector, config.seed))
@@ -247,7 +252,7 @@ class Runner:
 
     def _steer(self, changes: list[Change]) -> None:
         """Tell the filler where the texts are to arrive, and by how much the surrogate is wrong about their parents."""
-        if self._foresight is None or self._words is None or not self._config.steering:
+        if self._foresight is None or not self._steers:
             return
         self._foresight.know([parent for _, _, _, parent in changes])
         for search, blank, _, parent in changes:
@@ -293,6 +298,10 @@ class Runner:
                     for length in some
                     if length not in there
                 ]
+            if self._steers:
+                for search, blank, _, _ in drafts:
+                    blank.target = torch.from_numpy(search.vector)
+                    blank.offset = torch.zeros_like(blank.target)
             self._filler.fill([blank for _, blank, _, _ in drafts], START_PASSES)
         self._ask_blanks(drafts)
 

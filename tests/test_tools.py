@@ -48,7 +48,7 @@ def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_t
         assert torch.equal(tensor, after.artifact.net.state_dict()[name]), name
     card = (tmp_path / "README.md").read_text()
     assert "MedQuAD" in card
-    assert "| nearest |" in card
+    assert "| unconditional |" in card
     (default,) = [system for system in json.loads(results.read_text())["systems"] if system["name"] == "confidence"]
     assert default["samples"][0]["recovered"][:20] in card
     assert ship.main([], tmp_path) == 2

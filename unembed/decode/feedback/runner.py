@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -177,10 +177,6 @@ class Runner:
         wanted = "swaps" if self._config.gradients == "auto" else self._config.gradients
         return self._slopes is not None and wanted in (what, "all")
 
-    @property
-    def _steers(self) -> bool:
-        return self._foresight is not None and self._words is not None and self._config.steering > 0
-
     def _search(self, vector: NDArray[np.float32]) -> Search:
         config = self._config
         rng = generator(key_of(vector, config.seed))
@@ -250,15 +246,16 @@ class Runner:
                 self._filler.fill([blank for _, blank, _, _ in changes], passes)
         return changes
 
-    def _steer(self, changes: list[Change]) -> None:
-        """Tell the filler where the texts are to arrive, and by how much the surrogate is wrong about their parents."""
-        if self._foresight is None or not self._steers:
+    def _steer(self, drafts: Sequence[Filled]) -> None:
+        """Tell the filler where texts are to arrive, and by how much the surrogate is wrong about their parents."""
+        if self._foresight is None or self._words is None or not self._config.steering:
             return
-        self._foresight.know([parent for _, _, _, parent in changes])
-        for search, blank, _, parent in changes:
+        self._foresight.know([parent for *_, parent in drafts if parent is not None])
+        for search, blank, _, parent in drafts:
             blank.target = torch.from_numpy(search.vector)
-            assert parent.foreseen is not None
-            blank.offset = torch.from_numpy(parent.vector) - parent.foreseen
+            blank.offset = torch.zeros_like(blank.target)
+            if parent is not None and parent.foreseen is not None:
+                blank.offset = torch.from_numpy(parent.vector) - parent.foreseen
 
     def _parents(self, search: Search, count: int) -> list[Hypothesis]:
         """Whom to change; in Vec2Text's loop every one of the beam as often."""
@@ -298,10 +295,7 @@ class Runner:
                     for length in some
                     if length not in there
                 ]
-            if self._steers:
-                for search, blank, _, _ in drafts:
-                    blank.target = torch.from_numpy(search.vector)
-                    blank.offset = torch.zeros_like(blank.target)
+            self._steer(drafts)
             self._filler.fill([blank for _, blank, _, _ in drafts], START_PASSES)
         self._ask_blanks(drafts)
 

@@ -79,6 +79,7 @@ def run(options: argparse.Namespace, spare: Path) -> None:
     seconds = time.perf_counter() - began
     found = Calibration(
         weights=file_sha256(options.inverter / "model.safetensors"),
+        surrogate=calibration.surrogate_sha256(options.inverter),
         decode=dataclasses.asdict(DecodeConfig()),
         alone=calibration.fit(table[:, : leak.ALONE], truth, options.seed),
         with_encoder=calibration.fit(table, truth, options.seed),

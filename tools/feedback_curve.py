@@ -177,7 +177,8 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     if name in PRECISIONS:
         vectors = PRECISIONS[name](encoder.encode(texts))
     model = inverter.artifact
-    parts = (model.net, model.tokenizer, encoder, DecodeConfig(), config, model.corrector, model.surrogate)
+    decoding = DecodeConfig() if config.foresight else DecodeConfig(steering=0)  # all of the surrogate, or nothing
+    parts = (model.net, model.tokenizer, encoder, decoding, config, model.corrector, model.surrogate)
     runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors())
     began = time.process_time()
     pace: list[tuple[float, float]] = []

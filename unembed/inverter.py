@@ -231,9 +231,10 @@ class Inverter:
             feedback = feedback or FeedbackConfig(seed=config.seed)
             settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
             chunk = feedback.batch
-        for name, part in (("corrector", self.artifact.corrector), ("surrogate", self.artifact.surrogate)):
-            if part is not None:
-                settings[name] = disk.weights_hash(part)
+            if self.artifact.corrector is not None:
+                settings["corrector"] = disk.weights_hash(self.artifact.corrector)
+        if self.artifact.surrogate is not None:
+            settings["surrogate"] = disk.weights_hash(self.artifact.surrogate)
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:
             if encoder is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +129,22 @@ def test_calibration_of_other_weights_or_of_another_format_is_refused(tmp_path, 
     replace(some, format=99).save(tmp_path / calibration.FILE)
     with pytest.raises(CheckpointError, match="format 99"):
         Calibration.load(tmp_path)
+
+
+def test_calibration_with_another_surrogate_is_refused(tmp_path, some):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "surrogate.safetensors").write_bytes(b"steers")
+    made = replace(
+        some,
+        weights=file_sha256(tmp_path / "model.safetensors"),
+        surrogate=calibration.surrogate_sha256(tmp_path),
+    )
+    made.save(tmp_path / calibration.FILE)
+    assert Calibration.load(tmp_path).surrogate == made.surrogate  # the numbers are rounded on disk
+    for change in (lambda path: path.write_bytes(b"steers elsewhere"), Path.unlink):
+        change(tmp_path / "surrogate.safetensors")
+        with pytest.raises(CheckpointError, match="other weights"):
+            Calibration.load(tmp_path)
 
 
 def test_other_settings_of_decoding_are_refused(inverter, vectors, some):

@@ -100,7 +100,7 @@ def test_feedback_pays_and_keeps_its_budget(inverter, encoder, vectors, gradient
     found = inverter.invert(vectors, encoder=encoder, feedback=FeedbackConfig(budget=40, gradients=gradients))
     for one, vector, before in zip(found, vectors, plain, strict=True):
         assert one.queries + one.gradients <= 40
-        met_at_once = one.queries == 1  # steering alone finds some of these texts to the letter
+        met_at_once = float(before @ vector) > 1 - 1e-5  # steering alone finds some of these texts to the letter
         assert (one.gradients > 0) == (gradients == "all" and not met_at_once)
         assert one.cosine >= float(before @ vector) - 1e-5
     assert np.mean([one.cosine for one in found]) > float((plain * vectors).sum(1).mean()) + 0.02

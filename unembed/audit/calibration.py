@@ -18,6 +18,7 @@ from unembed.data.shards import file_sha256, write_whole
 from unembed.decode import DecodeConfig
 from unembed.errors import CheckpointError, ConfigError, DataError
 from unembed.measure.metrics import Array
+from unembed.model.artifact import SURROGATE
 from unembed.typed import build
 
 FILE = "calibration.json"
@@ -82,6 +83,12 @@ class Fit:
         return np.clip(np.stack([value, value + self.low * spread, value + self.high * spread], axis=1), 0, 1)
 
 
+def surrogate_sha256(folder: Path | str) -> str:
+    """Of the surrogate of an inverter folder; empty if it has none."""
+    path = Path(folder) / SURROGATE
+    return file_sha256(path) if path.is_file() else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The estimates of one inverter with one way of decoding."""
@@ -100,6 +107,8 @@ class Calibration:
     sources: dict[str, int]
     command: str
     date: str
+    surrogate: str = ""
+    """sha256 of surrogate.safetensors, which steers the decoding; empty if there is none."""
     notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
@@ -119,7 +128,7 @@ class Calibration:
         weights = Path(folder) / "model.safetensors"
         if not weights.is_file():
             raise CheckpointError(f"{folder} has no model.safetensors: copy the whole inverter folder again")
-        if file_sha256(weights) != found.weights:
+        if (file_sha256(weights), surrogate_sha256(folder)) != (found.weights, found.surrogate):
             raise CheckpointError(f"{path} was made for other weights than those beside it: {again}")
         return found
 

@@ -85,7 +85,7 @@ class Runner:
         surrogate: Surrogate | None = None,
         words: Tensor | None = None,
     ) -> None:
-        """`words` as in `engine.decode`: for the answers without feedback."""
+        """`words` as in `engine.decode`, of the same surrogate: they steer the first answers and what masks become."""
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
         self._words = words
         self._corrector = None if config.corrector == "off" else corrector

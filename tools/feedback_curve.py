@@ -228,7 +228,7 @@ def score(
     true, tokens = ([e.ids for e in tokenize(some, add_special_tokens=False)] for some in (examples.texts, texts))
     columns = score_texts(examples.texts, texts, true, tokens, Bleu())
     columns["cosine"] = np.array([[cosine, 1.0] for _, _, cosine in answers])
-    wanted = {key: columns[key] for key in ("token_f1", "bleu", "exact_match", "cosine", "rouge_l")}
+    wanted = {key: columns[key] for key in ("token_f1", "bleu", "bleu_text", "exact_match", "cosine", "rouge_l")}
     metrics = estimate(wanted, resamples=1000, seed=seed)
     row: dict[str, Any] = {"arm": name, "budget": budget}
     row["metrics"] = {key: asdict(value) for key, value in metrics.items()}

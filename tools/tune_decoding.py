@@ -34,7 +34,7 @@ ARMS = (
     "strategy=entropy",
     "strategy=remask,steps=16", "strategy=sequential,steps=32",
 )  # fmt: skip
-METRICS = ("token_f1", "token_accuracy", "bleu", "rouge_l", "exact_match", "length_error")
+METRICS = ("token_f1", "token_accuracy", "bleu", "bleu_text", "rouge_l", "exact_match", "length_error")
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from unembed.measure.metrics import token_f1
 from unembed.measure.results import Results
 
 Training = Callable[[], ListDataset]
-TEXT_METRICS = {"token_accuracy", "exact_match", "token_f1", "rouge_l", "bleu", "length_error"}
+TEXT_METRICS = {"token_accuracy", "exact_match", "token_f1", "rouge_l", "bleu", "bleu_text", "length_error"}
 
 
 class WordModel:

@@ -130,6 +130,7 @@ METRICS = {
         Metric("token_f1", "token F1 %", mean_of, percent=True),
         Metric("rouge_l", "ROUGE-L %", mean_of, percent=True),
         Metric("bleu", "BLEU", bleu_of),
+        Metric("bleu_text", "BLEU/text", mean_of),
         Metric("cosine", "cosine", mean_of, decimals=3),
         Metric("length_error", "length error", mean_of, decimals=2, higher_is_better=False),
         Metric("perplexity", "perplexity", perplexity_of, higher_is_better=False),
@@ -149,6 +150,7 @@ def score_texts(
     def average(values: list[float]) -> Array:
         return np.stack([np.array(values, dtype=np.float64), np.ones(len(values))], axis=1)
 
+    counts = bleu.counts(references, recovered)
     texts = list(zip(references, recovered, strict=True))
     tokens = list(zip(reference_tokens, recovered_tokens, strict=True))
     return {
@@ -156,6 +158,8 @@ def score_texts(
         "exact_match": average([exact_match(a, b) for a, b in texts]),
         "token_f1": average([token_f1(a, b) for a, b in tokens]),
         "rouge_l": average([rouge_l(a, b) for a, b in texts]),
-        "bleu": bleu.counts(references, recovered),
+        "bleu": counts,
+        # The mean of the texts' own BLEU is what Vec2Text and ALGEN print as BLEU; it is about twice that of the corpus.
+        "bleu_text": average(bleu_of(counts).tolist()),
         "length_error": average([length_error(a, b) for a, b in tokens]),
     }

@@ -46,12 +46,13 @@ def markdown_table(results: Results, view: str = "systems", columns: Sequence[st
 
 def feedback_table(results: dict[str, Any], arms: Sequence[str] = (), budgets: Sequence[int] = ()) -> str:
     """Encoder feedback, as `tools/feedback_curve.py` measures it: a row for each arm and budget, or for some."""
-    keys = ("token_f1", "bleu", "exact_match", "cosine")
+    wanted = ("token_f1", "bleu", "bleu_text", "exact_match", "cosine")
+    keys = [key for key in wanted if any(key in row["metrics"] for row in results["rows"])]  # older files lack some
     rows = [["", "budget", *(METRICS[key].title for key in keys), "CPU s"]]
     for row in results["rows"]:
         if (arms and row["arm"] not in arms) or (budgets and row["budget"] not in (0, *budgets)):
             continue
-        found = {key: Estimate(**row["metrics"][key]) for key in keys}
+        found = {key: Estimate(**row["metrics"][key]) for key in keys if key in row["metrics"]}
         cells = _cells([METRICS[key] for key in keys], found, True)
         rows.append([row["arm"], str(row["budget"]), *cells, f"{row['cpu_seconds']:.1f}"])
     return markdown(rows)

@@ -3,7 +3,7 @@
 #
 #   bash runs/minilm.sh first CORPUS OUT      conditioner, then the denoiser, from the encoder's own layers
 #   bash runs/minilm.sh reader CORPUS OUT     a reader for weights that have none, on top of unembed/weights/minilm; then `next OUT/reader`
-#   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm
+#   bash runs/minilm.sh next  CORPUS OUT      another stage on top of unembed/weights/minilm; vectors are made while it trains
 #   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh corrector CORPUS OUT  the corrector for encoder feedback, on top of unembed/weights/minilm, which stays as it is
 #   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback, beside unembed/weights/minilm, which stays as it is; 150,000 texts are enough
@@ -11,8 +11,8 @@
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
 #   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 1000000
-# STEPS sets the length of a stage (`next`: 128 texts a step, 46 texts a second on two AVX2 cores; `fast`: 768). Run it again after an
-# interruption.
+# For `next` tokens are enough (`--stage tokens`), and the more the better: texts that were seen before teach little.
+# STEPS sets the length of a stage (`next`: 512 texts a step, `fast`: 768). Run it again after an interruption.
 # Why these settings: docs/LOG.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,9 +23,13 @@ case "${1:-}" in
     unembed train "$2" -o "$3/conditioner" --resume --steps 1 --set train.bag_steps="${BAG_STEPS:-500}" --set train.warmup_steps=20
     unembed train "$2" -o "$3/run" --resume --init-from "$3/conditioner" --steps "${STEPS:-1000}" --set train.bag_steps=0 \
       --set train.validate_every=250 "${recipe[@]}" ;;
-  next)
-    unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-3000}" \
-      --set train.bag_steps=0 --set train.validate_every=500 "${recipe[@]}" ;;
+  next)  # 45 texts a second on two AVX2 cores, encoding included: an hour and a half (docs/LOG.md, tenth session)
+    export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456  # no page faults
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
+      --init-from unembed/weights/minilm --steps "${STEPS:-440}" --set train.bag_steps=0 --set train.compile=true \
+      --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.0008 \
+      --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
+      --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
   fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)
     export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456  # no page faults
     export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"

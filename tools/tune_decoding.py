@@ -84,13 +84,16 @@ def run(inverter: unembed.Inverter, examples: Examples, arm: str) -> dict[str, o
 
 def settings(arm: str) -> DecodeConfig:
     """The default settings with the changes of an arm."""
-    kinds = {field.name: type(getattr(DecodeConfig(), field.name)) for field in dataclasses.fields(DecodeConfig)}
+    known = [field.name for field in dataclasses.fields(DecodeConfig)]
     changes: dict[str, object] = {}
     for change in filter(None, arm.split(",")):
         name, _, value = change.partition("=")
-        if name not in kinds:
-            raise SystemExit(f"no setting {name!r}; known: {', '.join(kinds)}")
-        changes[name] = value == "true" if kinds[name] is bool else kinds[name](value)
+        if name not in known:
+            raise SystemExit(f"no setting {name!r}; known: {', '.join(known)}")
+        try:
+            changes[name] = json.loads(value)
+        except json.JSONDecodeError:  # a name, such as that of a strategy
+            changes[name] = value
     return dataclasses.replace(DecodeConfig(), **changes)  # type: ignore[arg-type]
 
 

@@ -98,9 +98,18 @@ def test_without_it_nothing_changes(foreseeing, inverter, settings):
 
 
 @pytest.mark.parametrize("name", strategies.names())
+def test_only_what_reveals_the_surest_is_steered_unless_told_to(foreseeing, inverter, name):
+    vectors, surest = make_vectors(5), name in ("confidence", "entropy")
+    found = foreseeing.invert(vectors, strategy=name)
+    assert found == foreseeing.invert(vectors, strategy=name, steering=15.0 if surest else 0.0)
+    assert (found == inverter.invert(vectors, strategy=name)) != surest
+    assert foreseeing.invert(vectors, strategy=name, steering=15.0) != inverter.invert(vectors, strategy=name)
+
+
+@pytest.mark.parametrize("name", strategies.names())
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "top_p": 0.9}, {"guidance": 1.4}, {"n_best": 2}])
 def test_a_text_does_not_depend_on_its_batch(foreseeing, name, settings):
-    config = DecodeConfig(strategy=name, **settings)
+    config = DecodeConfig(strategy=name, steering=15.0, **settings)
     vectors = make_vectors(7)
     together = foreseeing.invert(vectors, config)
     alone = [foreseeing.invert(vector[None], config, batch_size=1)[0] for vector in vectors]

@@ -12,6 +12,10 @@ from unembed.errors import ConfigError
 # Below, logits divided by it leave the range of a float.
 MIN_TEMPERATURE = 1e-3
 
+# Only those that reveal what is surest: the others must take the word that a place asks for, and what the text lacks
+# would be said in the first place that comes (docs/decoding.md has the numbers).
+STEERED = {"confidence": 15.0, "entropy": 15.0}
+
 ScoreName = Literal["revealed", "pseudo"]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -42,8 +46,8 @@ class DecodeConfig:
     """Temperature of the drawn variants when `temperature` is 0."""
     repeat_penalty: float = 1.5
     """Taken from the logit of a token for every time that it stands in the text already."""
-    steering: float = 15.0
-    """How strongly words are preferred that the text still lacks, as the inverter's surrogate sees it; 0: not."""
+    steering: float | None = None
+    """How strongly words are preferred that the surrogate finds lacking; not given: 15 or 0, as suits the strategy."""
     distinct: bool = True
     """`confidence`: of the positions that claim the same token in one step, the surest goes before all others."""
     remask_share: float = 0.05
@@ -80,15 +84,21 @@ class DecodeConfig:
         _within("top_p", self.top_p, 1e-6, 1)
         _within("guidance", self.guidance, 0, math.inf)
         _within("repeat_penalty", self.repeat_penalty, 0, math.inf)
-        _within("steering", self.steering, 0, math.inf)
         _within("remask_share", self.remask_share, 0, 1)
         _within("refine_share", self.refine_share, 0, 1)
         _within("entropy_bound", self.entropy_bound, 0, math.inf)
         _within("length_weight", self.length_weight, -math.inf, math.inf)
+        if self.steering is not None:
+            _within("steering", self.steering, 0, math.inf)
         if self.remask_threshold is not None:
             _within("remask_threshold", self.remask_threshold, 0, 1)
         _one_of("score", self.score, ("revealed", "pseudo"))
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
+
+    @property
+    def steers(self) -> float:
+        """The steering in force."""
+        return STEERED.get(self.strategy, 0.0) if self.steering is None else self.steering
 
 
 def fast() -> DecodeConfig:
@@ -121,7 +131,7 @@ class DecodeSettings(TypedDict, total=False):
     n_best: int
     variant_temperature: float
     repeat_penalty: float
-    steering: float
+    steering: float | None
     distinct: bool
     remask_share: float
     remask_threshold: float | None

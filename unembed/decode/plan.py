@@ -154,7 +154,7 @@ def _texts(
     guidance = config.guidance or 1.0  # at 0 the condition is "no vector" already
     sampling = Sampling(temperature, config.top_p, guidance, config.repeat_penalty)
     steer = None
-    if words is not None and config.steering and config.guidance:
+    if words is not None and config.steers and config.guidance:
         aims = F.normalize(torch.from_numpy(vectors[[job.row for job in jobs]]), dim=1).to(words.device)
-        steer = Steer(words, aims, config.steering)
+        steer = Steer(words, aims, config.steers)
     return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id, steer)

@@ -22,7 +22,7 @@ from unembed.model import artifact  # noqa: E402
 PLACE = ROOT / "unembed" / "weights" / "minilm"
 CARD = ROOT / "runs" / "minilm_card.md"
 LARGEST = 64_000_000
-SCORES = ("token_f1", "rouge_l", "cosine", "bleu", "exact_match")
+SCORES = ("token_f1", "rouge_l", "cosine", "bleu", "bleu_text", "exact_match")
 
 
 def main(arguments: list[str], place: Path = PLACE) -> int:

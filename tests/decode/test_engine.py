@@ -1,5 +1,6 @@
 """Guidance, sampling, lengths, n-best and scores, against results computed the plain way."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from tests.decode.conftest import MASK, MAX_TOKENS, make_net, make_vectors, result_of
 from unembed.decode import DecodeConfig, engine
+from unembed.decode import config as config_module
 from unembed.decode.head import pad_rows
 from unembed.decode.plan import plan
 from unembed.decode.predict import Ask, Sampling, answer
@@ -113,6 +115,24 @@ def test_lengths_are_the_median_and_the_likeliest_and_a_fixed_one_is_kept(net):
     assert len(every) == 4
 
 
+def test_short_texts_are_decoded_at_three_lengths_and_long_ones_at_one(net, monkeypatch):
+    vectors = make_vectors(12)
+    with torch.inference_mode():
+        c = net.eval().condition(torch.from_numpy(vectors))
+        log_p = net.length_logits(c).log_softmax(1)
+        medians = (log_p.exp().cumsum(1) >= 0.5).int().argmax(1).tolist()
+        middle = sorted(medians)[6]
+        monkeypatch.setattr(config_module, "SHORT", middle - 1)
+        counts = Counter(job.row for job in plan(net, c, DecodeConfig()))
+    assert [counts[row] for row in range(12)] == [3 if median < middle else 1 for median in medians]
+    assert set(counts.values()) == {1, 3}
+    told = list(engine.decode(net, vectors, DecodeConfig(lengths=3)))
+    for row, (candidate,) in enumerate(engine.decode(net, vectors, DecodeConfig())):
+        if counts[row] == 3:
+            assert candidate == told[row][0]
+            assert candidate.passes > candidate.steps  # those of all three
+
+
 def test_n_best_are_different_and_sorted_and_begin_with_the_best(net):
     vectors = make_vectors(5)
     best = list(engine.decode(net, vectors, DecodeConfig()))
@@ -153,7 +173,7 @@ def test_the_pseudo_likelihood_hides_every_token_once(net):
 
 
 def test_guidance_zero_forgets_the_vector(net):
-    found = list(engine.decode(net, make_vectors(4), DecodeConfig(guidance=0.0)))
+    found = list(engine.decode(net, make_vectors(4), DecodeConfig(guidance=0.0, lengths=1)))
     assert len({c[0].tokens for c in found}) == 1
     assert found[0][0].passes == found[0][0].steps
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from tests.decode.conftest import DIM, MASK, MAX_TOKENS, SPECIAL, VOCABULARY, make_inverter, make_vectors, same
 from unembed.decode import DecodeConfig, strategies
 from unembed.decode.predict import Ask, Sampling, answer
+from unembed.decode.score import COSINE_WEIGHT
 from unembed.decode.steer import Steer, _gradient, steered
 from unembed.errors import ConfigError
 
@@ -97,6 +98,22 @@ def test_without_it_nothing_changes(foreseeing, inverter, settings):
         assert foreseeing.invert(vectors) != inverter.invert(vectors)
 
 
+def test_lengths_are_chosen_with_the_cosine_that_the_surrogate_foresees(foreseeing):
+    vectors = make_vectors(16)
+
+    def foreseen(found):
+        with torch.inference_mode():
+            return (foreseeing.artifact.surrogate.foresee([one.tokens for one in found]).numpy() * vectors).sum(1)
+
+    one, best = foreseeing.invert(vectors, lengths=1), foreseeing.invert(vectors, lengths=4)
+    for found, there in zip(one, foreseen(one), strict=True):
+        unforeseen = found.score - COSINE_WEIGHT * float(there)
+        assert unforeseen < 0  # nothing but log-probabilities is left
+        assert unforeseen > np.log(found.confidence).mean() - 1
+    assert all(b.score >= a.score for a, b in zip(one, best, strict=True))
+    assert foreseen(best).mean() > foreseen(one).mean()
+
+
 @pytest.mark.parametrize("name", strategies.names())
 def test_only_what_reveals_the_surest_is_steered_unless_told_to(foreseeing, inverter, name):
     vectors, surest = make_vectors(5), name in ("confidence", "entropy")
@@ -119,7 +136,7 @@ def test_a_text_does_not_depend_on_its_batch(foreseeing, name, settings):
 
 def test_streams_and_pools_are_steered_too(foreseeing):
     vectors = make_vectors(3)
-    expected = foreseeing.invert(vectors)
+    expected = foreseeing.invert(vectors, lengths=1)
     pool = foreseeing.pool(3)
     tickets = [pool.add(vector) for vector in vectors]
     pooled = {}

@@ -150,7 +150,15 @@ def test_the_order_of_texts_changes_nothing(pairs: list[tuple[str, str]], random
         return {name: column.sum(0).tolist() for name, column in score_texts(a, b, *tokens, bleu).items()}
 
     before, after = totals(pairs), totals(shuffled)
-    assert before.keys() == {"token_accuracy", "exact_match", "token_f1", "rouge_l", "bleu", "bleu_text", "length_error"}
+    assert before.keys() == {
+        "token_accuracy",
+        "exact_match",
+        "token_f1",
+        "rouge_l",
+        "bleu",
+        "bleu_text",
+        "length_error",
+    }
     for name, sums in before.items():
         assert sums == pytest.approx(after[name])
 
@@ -168,12 +176,20 @@ def test_perfect_recovery_scores_perfectly() -> None:
 def test_bleu_by_text_is_the_mean_of_what_sacrebleu_says_of_each_text() -> None:
     from sacrebleu.metrics.bleu import BLEU
 
-    references = ["the cat sat on the mat today", "a dog ran under the old road", "too short", "nothing of this is there"]
+    references = [
+        "the cat sat on the mat today",
+        "a dog ran under the old road",
+        "too short",
+        "nothing of this is there",
+    ]
     recovered = ["the cat sat on a mat today", "the old dog ran under a road", "too short", "quite other words instead"]
-    own = [BLEU().corpus_score([text], [[reference]]).score for text, reference in zip(recovered, references, strict=True)]
+    own = [
+        BLEU().corpus_score([text], [[reference]]).score for text, reference in zip(recovered, references, strict=True)
+    ]
     tokens: list[list[int]] = [[1]] * 4
     found = mean_of(score_texts(references, recovered, tokens, tokens, Bleu())["bleu_text"].sum(0))
-    assert found == pytest.approx(np.mean(own)) and own[0] > own[1] > own[2] == own[3] == 0
+    assert found == pytest.approx(np.mean(own))
+    assert own[0] > own[1] > own[2] == own[3] == 0
 
 
 def test_perplexity_weighs_by_tokens_and_means_of_nothing_are_undefined() -> None:

@@ -16,6 +16,9 @@ MIN_TEMPERATURE = 1e-3
 # would be said in the first place that comes (docs/decoding.md has the numbers).
 STEERED = {"confidence": 15.0, "entropy": 15.0}
 
+# Up to so many expected tokens a text is decoded at several lengths, unless told otherwise.
+SHORT, SHORT_LENGTHS = 13, 3
+
 ScoreName = Literal["revealed", "pseudo"]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -36,8 +39,9 @@ class DecodeConfig:
     """Decides the draws, together with the vector itself; without effect at temperature 0."""
     guidance: float = 1.0
     """Classifier-free guidance scale; anything but 1 costs a second forward pass without the vector."""
-    lengths: int = 1
-    """How many lengths are decoded, the expected one and the likeliest; the score chooses among them."""
+    lengths: int | None = None
+    """How many lengths are decoded, the expected one and the likeliest; the score chooses. Not given: 3 for short
+    texts, which are cheap and suffer most from a wrong length, 1 for others."""
     length: int | None = None
     """Decode to this number of tokens instead of a predicted one."""
     n_best: int = 1
@@ -62,7 +66,7 @@ class DecodeConfig:
     """`revealed`: mean log-probability of the tokens as they were chosen; `pseudo`: as the finished text has them."""
     score_passes: int = 4
     """`pseudo`: forward passes; each hides another part of the text and asks how probable it is."""
-    length_weight: float = 0.3
+    length_weight: float = 0.1
     """Weight of the log-probability of the length in the score."""
     precision: Precision = "fp32"
     """`bf16` needs a machine that is fast with it, `auto` looks. Only fp32 results are independent of the batch."""
@@ -70,8 +74,10 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         if self.strategy not in strategies.names():
             raise ConfigError(f"no strategy named {self.strategy!r}: choose one of {', '.join(strategies.names())}")
-        for name in ("steps", "lengths", "n_best", "score_passes"):
+        for name in ("steps", "n_best", "score_passes"):
             _whole(name, getattr(self, name), 1)
+        if self.lengths is not None:
+            _whole("lengths", self.lengths, 1)
         _whole("seed", self.seed, 0)
         if self.length is not None:
             _whole("length", self.length, 1)
@@ -95,6 +101,12 @@ class DecodeConfig:
         _one_of("score", self.score, ("revealed", "pseudo"))
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
 
+    def lengths_for(self, expected: int) -> int:
+        """How many lengths are decoded where so many tokens are expected."""
+        if self.lengths is None:
+            return SHORT_LENGTHS if expected <= SHORT else 1
+        return self.lengths
+
     @property
     def steers(self) -> float:
         """The steering in force."""
@@ -103,12 +115,12 @@ class DecodeConfig:
 
 def fast() -> DecodeConfig:
     """Half the passes of the default, for a few points of quality (docs/decoding.md has the numbers)."""
-    return DecodeConfig(steps=4)
+    return DecodeConfig(steps=4, lengths=1)
 
 
 def best() -> DecodeConfig:
     """The most that this net gives without asking the encoder, whatever it costs (docs/decoding.md has the numbers)."""
-    return DecodeConfig(steps=16)
+    return DecodeConfig(lengths=5)
 
 
 def based_on(base: DecodeConfig, given: DecodeConfig) -> DecodeConfig:
@@ -126,7 +138,7 @@ class DecodeSettings(TypedDict, total=False):
     top_p: float
     seed: int
     guidance: float
-    lengths: int
+    lengths: int | None
     length: int | None
     n_best: int
     variant_temperature: float

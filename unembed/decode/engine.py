@@ -121,11 +121,15 @@ C = TypeVar("C", Candidate, Inversion)
 
 
 def ranked(candidates: list[C]) -> list[C]:
-    """Best first, each text once; equal scores in order of their tokens, so that the order of work is no matter."""
+    """Best first, each text once; equal scores in order of their tokens, so that the order of work is no matter.
+
+    The passes of the first are those of all: what the answer has cost.
+    """
     best: dict[tuple[int, ...], C] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.score, c.tokens)):
         best.setdefault(candidate.tokens, candidate)
-    return list(best.values())
+    first, *others = best.values()
+    return [replace(first, passes=sum(candidate.passes for candidate in candidates)), *others]
 
 
 def _precision(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

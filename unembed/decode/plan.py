@@ -74,18 +74,19 @@ def plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[Job]:
     """The expected length of every vector, then the likeliest ones; for n-best more of them, and drawn variants."""
     log_p = net.length_logits(pad_rows(c))[: len(c)].float().log_softmax(1).cpu()  # (n, max_tokens + 1)
     longest = log_p.shape[1] - 1
-    if config.length is None:
-        wanted = min(max(config.lengths, config.n_best), longest)  # texts of different lengths surely differ
-        lengths = log_p.scatter(1, _median(log_p), torch.inf).argsort(dim=1, descending=True, stable=True)[:, :wanted]
-    elif config.length > longest:
+    if config.length is not None and config.length > longest:
         raise ConfigError(f"length is {config.length}, but this inverter writes at most {longest} tokens")
-    else:
-        lengths = torch.full((len(c), 1), config.length)
+    order = log_p.scatter(1, _median(log_p), torch.inf).argsort(dim=1, descending=True, stable=True).tolist()
     jobs = []
     variants = 0 if config.n_best == 1 else 2 * config.n_best  # twice, as some will be the same text
-    for row, options in enumerate(lengths.tolist()):
+    for row, options in enumerate(order):
+        if config.length is not None:
+            options, wanted = [config.length], 1
+        else:
+            wanted = config.lengths_for(options[0])
+            options = options[: min(max(wanted, config.n_best), longest)]  # texts of different lengths surely differ
         jobs += [Job(row, length, float(log_p[row, length]), 0) for length in options]
-        likeliest = options[: config.lengths]
+        likeliest = options[:wanted]
         for k in range(variants):
             length = likeliest[k % len(likeliest)]
             jobs.append(Job(row, length, float(log_p[row, length]), 1 + k // len(likeliest)))

@@ -12,14 +12,17 @@ from unembed.decode.predict import Answer, Ask
 from unembed.decode.strategies.base import State
 from unembed.decode.texts import Texts
 
+# 5 to 20 choose about equally well among lengths (docs/LOG.md, tenth session).
+COSINE_WEIGHT = 10.0
+
 
 def score(texts: Texts, state: State, length_log_p: Tensor, config: DecodeConfig) -> Generator[Ask, Answer, Tensor]:
-    """Mean log-probability of the tokens plus the weighted log-probability of the length, (n,)."""
+    """Mean log-probability of the tokens, plus those of the length and the foreseen cosine with their weights, (n,)."""
     if config.score == "revealed":
         log_p = state.confidence.clamp(min=1e-9).log()
     else:
         log_p = yield from pseudo_log_likelihood(texts, state.tokens, config.score_passes)
-    return log_p.mean(1) + config.length_weight * length_log_p
+    return log_p.mean(1) + config.length_weight * length_log_p + COSINE_WEIGHT * texts.foreseen_cosines(state.tokens)
 
 
 def pseudo_log_likelihood(texts: Texts, tokens: Tensor, passes: int) -> Generator[Ask, Answer, Tensor]:

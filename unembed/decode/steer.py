@@ -37,6 +37,12 @@ class Steer:
         """For some of the texts."""
         return Steer(self.words, self.aims[rows], self.scale, None if self.offsets is None else self.offsets[rows])
 
+    def cosines(self, tokens: Tensor) -> Tensor:
+        """Of finished texts (n, L) with where they are to arrive, (n,)."""
+        there = self.words[tokens].sum(1)
+        found: Tensor = (there * self.aims).sum(1) / there.norm(dim=1).clamp(min=1e-6)
+        return found
+
 
 def steered(
     steer: Steer, tokens: Tensor, mask_id: int, texts: Tensor, logits: Tensor, ids: Tensor, padding: Tensor | int = 0

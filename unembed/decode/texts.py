@@ -68,6 +68,10 @@ class Texts:
             log_p[at] = found.log_p
         return log_p
 
+    def foreseen_cosines(self, tokens: Tensor) -> Tensor:
+        """How near finished texts (n, L) come, as far as a surrogate can tell; 0 where they are not steered. (n,)."""
+        return torch.zeros(len(tokens)) if self._steer is None else self._steer.cosines(tokens).float().cpu()
+
     def _ask(
         self, tokens: Tensor, at: Tensor, u: Tensor, given: Tensor | None, entropy: bool
     ) -> Generator[Ask, Answer, Answer | None]:

@@ -159,7 +159,7 @@ def score_texts(
         "token_f1": average([token_f1(a, b) for a, b in tokens]),
         "rouge_l": average([rouge_l(a, b) for a, b in texts]),
         "bleu": counts,
-        # The mean of the texts' own BLEU is what Vec2Text and ALGEN print as BLEU; it is about twice that of the corpus.
+        # What Vec2Text and ALGEN print as BLEU is the mean of the texts' own; about twice that of the corpus.
         "bleu_text": average(bleu_of(counts).tolist()),
         "length_error": average([length_error(a, b) for a, b in tokens]),
     }

@@ -82,8 +82,8 @@ class Decoding(_Request):
             raise ValueError(f"give 0, or a number of at least {MIN_TEMPERATURE:g}")
         return value
 
-    def config(self, n_best: int = 1) -> DecodeConfig:
-        """The settings as the library takes them."""
+    def config(self, lengths: int | None = 1, n_best: int = 1) -> DecodeConfig:
+        """The settings as the library takes them; who watches a text wants to see one length."""
         return DecodeConfig(
             strategy=self.strategy,
             steps=self.steps,
@@ -91,6 +91,7 @@ class Decoding(_Request):
             seed=self.seed,
             temperature=self.temperature,
             length=self.length,
+            lengths=lengths,
             n_best=n_best,
         )
 

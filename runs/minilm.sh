@@ -17,22 +17,27 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-recipe=(--set train.validate_texts=512 --set train.preview_texts=64 --set train.ema=0.995 --set train.save_every=50)
+no_page_faults() {  # memory that was freed is kept, in huge pages
+  export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456
+  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+}
+
 case "${1:-}" in
   first)
     unembed train "$2" -o "$3/conditioner" --resume --steps 1 --set train.bag_steps="${BAG_STEPS:-500}" --set train.warmup_steps=20
     unembed train "$2" -o "$3/run" --resume --init-from "$3/conditioner" --steps "${STEPS:-1000}" --set train.bag_steps=0 \
-      --set train.validate_every=250 "${recipe[@]}" ;;
+      --set train.validate_every=250 --set train.validate_texts=512 --set train.preview_texts=64 --set train.ema=0.995 \
+      --set train.save_every=50 ;;
   next)  # 45 texts a second on two AVX2 cores, encoding included: an hour and a half (docs/LOG.md, tenth session)
-    export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456  # no page faults
-    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
+    no_page_faults
+    unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
       --init-from unembed/weights/minilm --steps "${STEPS:-440}" --set train.bag_steps=0 --set train.compile=true \
       --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.0008 \
       --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
       --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
   fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)
-    export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456  # no page faults
-    export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
+    no_page_faults
+    export OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
     # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c.
     for RANK in 1 0; do
       RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \

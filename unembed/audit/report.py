@@ -251,7 +251,10 @@ def _method_facts(summary: Summary) -> list[tuple[str, str]]:
                 "inverter",
                 f"{method['inverter']}, weights {method['weights'][:12]}, at most {method['max_tokens']} tokens",
             ),
-            ("decoding", ", ".join(f"{key} {value}" for key, value in method["decode"].items() if key in DECODING)),
+            (
+                "decoding",
+                ", ".join(f"{k} {v}" for k, v in method["decode"].items() if k in DECODING and v is not None),
+            ),
             ("encoder asked", method["asked"]),
         ]
     return [*facts, *((f"note {number}", note) for number, note in enumerate(method["notes"], 1))]

@@ -154,7 +154,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Decode some vectors and answer when all are done."""
         began = time.perf_counter()
         vectors = service.checked(body.vectors, body.length)
-        job = service.worker.submit(vectors, body.config(None, body.n_best), client_of(request.scope), live=False)
+        config = body.config(lengths=None, n_best=body.n_best)
+        job = service.worker.submit(vectors, config, client_of(request.scope), live=False)
         try:
             found = await _finished(job, request)
         finally:

@@ -32,7 +32,7 @@ case "${1:-}" in
     no_page_faults
     unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
       --init-from unembed/weights/minilm --steps "${STEPS:-440}" --set train.bag_steps=0 --set train.compile=true \
-      --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.0008 \
+      --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.001 \
       --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
       --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
   fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)

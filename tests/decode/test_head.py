@@ -131,3 +131,20 @@ def test_a_place_that_is_weighed_and_not_pushed_gives_what_it_gave(question):
     assert seen[0].shape == (int(steered.sum()), net.config.vocab_size)
     assert torch.equal(found[0], plain[0])
     assert all(torch.allclose(new, old, atol=1e-5) for new, old in zip(found[1:], plain[1:], strict=True))
+
+
+@pytest.mark.parametrize(("words", "places", "kept", "folds"), [(7, 4, 5, 3), (64, 256, 64, 16), (1000, 3, 20, 4)])
+def test_the_likeliest_words_of_a_place_are_those_of_the_whole(question, monkeypatch, words, places, kept, folds):
+    net, hidden, free, wishes, around = question
+    wishes = replace(wishes, steered=wishes.given < 0, guidance=torch.ones(PLACES), penalty=torch.zeros(PLACES))
+    for name, value in (("WORDS", words), ("PLACES", places), ("KEPT", kept), ("FOLDS", folds)):
+        monkeypatch.setattr(head, name, value)
+    seen = []
+    with torch.inference_mode():
+        read(net, hidden, free[:0], wishes, around, lambda *weighed: seen.append(weighed) or weighed[0])
+        expected = net.logits(hidden[wishes.steered]).topk(kept, dim=1)
+    ((logits, ids),) = seen
+    assert torch.allclose(logits, expected.values, atol=1e-5)
+    allowed = logits > -torch.inf  # the order of what no text may contain is no matter
+    assert torch.equal(ids[allowed], expected.indices[allowed])
+    assert ids.max() < net.config.vocab_size

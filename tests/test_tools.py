@@ -39,6 +39,12 @@ def test_a_learning_curve_is_measured_and_drawn_again_from_what_was_kept(tmp_pat
     assert 0 < stage["metrics"]["cosine"]["value"] <= 1
     assert stage["entropy"]["0.15"] < stage["entropy"]["1"]
     assert first.read_text() == again.read_text()
+    stage["texts"] = 7  # what is kept is not measured again, unless on other texts
+    data.write_text(json.dumps(kept))
+    for n, texts in (("3", 7), ("2", unembed.load().artifact.info["data"]["texts seen"])):
+        command = [*measured[:-1], n, "--data", data, "-o", again]
+        assert learning_curve.main([str(word) for word in command]) == 0
+        assert [stage["texts"] for stage in json.loads(data.read_text())["stages"]] == [texts]
     assert "3 unseen texts" in first.read_text()
 
 

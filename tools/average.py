@@ -9,7 +9,9 @@ of it (docs/LOG.md, sixth session). Data and recipe in OUT are those of AFTER.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,8 +35,10 @@ def main(arguments: list[str]) -> int:
         before, after = artifact.load(options.before), artifact.load(options.after)
         if (before.config.model, before.encoder) != (after.config.model, after.encoder):
             raise UnembedError("the two inverters differ in shape or encoder: only stages of one net can be averaged")
-        average(before.net, after.net, options.share)
-        artifact.save(options.output, after, "fp32")
+        net = copy.deepcopy(after.net)
+        average(before.net, net, options.share)
+        surrogate = None if after.surrogate is None else after.surrogate.on(net)
+        artifact.save(options.output, replace(after, net=net, surrogate=surrogate), "fp32")
     except UnembedError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -4,8 +4,8 @@
     python tools/learning_curve.py /tmp/stages/* --dataset D --data results/learning_curve.json -o CHART.svg
     python tools/learning_curve.py --data results/learning_curve.json -o docs/images/learning_curve.svg
 
-All stages are measured on the same validation texts, from nothing but masks and at unknown length. Without inverters
-the chart is drawn again from the kept numbers.
+All stages are measured on the same validation texts, from nothing but masks and at unknown length; one whose numbers on
+these texts are kept already is not measured again. Without inverters the chart is drawn anew from what is kept.
 """
 
 from __future__ import annotations
@@ -48,14 +48,31 @@ def main(arguments: list[str]) -> int:
     if options.inverters:
         dataset = Dataset(options.dataset)
         examples = dataset.sample("validation", options.n, options.seed)
-        stages = sorted((measure(folder, examples, options.seed) for folder in options.inverters), key=_texts)
-        about = {"n": len(examples.texts), "seed": options.seed, "dataset": dataset.fingerprint}
-        about |= {"machine": provenance.machine(), "command": provenance.command_line(), "date": provenance.now()}
-        text = json.dumps({**about, "stages": stages}, indent=1) + "\n"
-        write_whole(options.data, lambda part: part.write_text(text))
+        texts = {"n": len(examples.texts), "seed": options.seed, "dataset": dataset.fingerprint}
+        about = {"machine": provenance.machine(), "command": provenance.command_line(), "date": provenance.now()}
+        stages = known(options.data, texts)
+        for folder in options.inverters:
+            if folder.name not in stages:
+                stages[folder.name] = measure(folder, examples, options.seed)
+                keep(options.data, {**texts, **about, "stages": sorted(stages.values(), key=_texts)})
     chart = draw(json.loads(options.data.read_text()))
     write_whole(options.output, lambda part: part.write_text(chart))
     return 0
+
+
+def known(path: Path, texts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The stages that were measured on the same texts before, by name."""
+    if not path.exists():
+        return {}
+    kept = json.loads(path.read_text())
+    same = all(kept.get(key) == value for key, value in texts.items())
+    return {stage["inverter"]: stage for stage in kept["stages"]} if same else {}
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
+    """Write the numbers, whole or not at all."""
+    text = json.dumps(found, indent=1) + "\n"
+    write_whole(path, lambda part: part.write_text(text))
 
 
 def measure(folder: Path, examples: Examples, seed: int) -> dict[str, Any]:

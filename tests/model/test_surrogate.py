@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.model.conftest import BagEncoder
+from tools import average
 from unembed.cli import main
 from unembed.config import override, tiny
 from unembed.data.dataset import Dataset
@@ -144,6 +145,29 @@ def test_it_travels_beside_its_inverter_without_the_words_of_that(inverter: Arti
     artifact.save(folder, wrong, "fp32")
     with pytest.raises(CheckpointError, match="does not fit"):
         artifact.load(folder)
+
+
+def test_a_further_stage_keeps_it_though_the_words_change(trained: Trained, data: Dataset, tmp_path: Path) -> None:
+    before, _, _ = trained
+    settings = ["train.steps=3", "train.bag_steps=0", "train.preview_texts=0", "train.lr=0.05"]
+    config = trainer.fit_to_data(override(tiny(), settings), data)
+    after = artifact.load(trainer.train(config, data, tmp_path / "next", init_from=before))
+    mean = tmp_path / "mean"
+    artifact.save(tmp_path / "before", before, "fp32")
+    assert average.main([str(tmp_path / "before"), str(tmp_path / "next"), "-o", str(mean)]) == 0
+    assert before.surrogate is not None
+    texts = [tokens.tolist() for tokens in data.sample("validation", 20, 0).tokens]
+    with torch.inference_mode():
+        expected = before.surrogate.foresee(texts)
+        for found in (after, artifact.load(mean)):
+            assert found.surrogate is not None
+            assert found.info["surrogate"] == before.info["surrogate"]
+            assert not torch.allclose(found.net.embed.weight, before.net.embed.weight, atol=0.01)
+            cosine = (found.surrogate.foresee(texts) * expected).sum(1)
+            assert cosine.min() > 0.999  # bf16 on disk
+    other = replace(before, encoder=replace(before.encoder, fingerprint="another encoder"))
+    anew = artifact.load(trainer.train(config, data, tmp_path / "other", init_from=other))
+    assert anew.surrogate is None
 
 
 def test_the_command_trains_one(

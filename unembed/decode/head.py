@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from unembed.model.denoiser import Denoiser

@@ -54,6 +54,15 @@ class Surrogate(nn.Module):
         every: Tensor = self.project(self._shared[0].weight) + self.words.weight
         return every * self.weight.weight.exp()
 
+    @torch.no_grad()
+    def on(self, base: Denoiser) -> Surrogate:
+        """The same on top of other words, as further training leaves them: what it foresees does not change."""
+        mine, theirs = self._shared[0].weight, base.embed.weight.to(self.project.weight.device)
+        moved = Surrogate(base).to(mine.device)
+        moved.load_state_dict(self.state_dict())
+        moved.words.weight += self.project(mine) - self.project(theirs)
+        return moved.to(base.embed.weight.device).eval()
+
     def foresee(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """Unit vectors (n, d) of texts of any length, on the CPU."""
         device, found = self.project.weight.device, torch.empty(len(texts), self.project.out_features)

@@ -128,6 +128,8 @@ class Run(Loop):
         )  # fmt: skip
         self.net, self.ema = cast(Denoiser, self.module), cast(Denoiser, self.averaged)
         self.before, self.preview = _earlier_training(init_from, data), preview
+        # It knows the encoder, not the denoiser: a further stage keeps it.
+        self.surrogate_of = init_from if init_from is not None and init_from.encoder == data.encoder_info else None
         self.examples = data.sample("validation", config.train.validate_texts, config.train.seed)
         self.validation = batches.collate(self.examples.tokens, self.examples.vectors)
 
@@ -242,7 +244,11 @@ class Run(Loop):
             },
             "metrics": {key: round(value, 4) for key, value in (metrics or {}).items()},
         }
-        return Artifact(self.ema, self.data.tokenizer, self.config, self.data.encoder_info, info)
+        surrogate = None
+        if self.surrogate_of is not None and self.surrogate_of.surrogate is not None:
+            surrogate = self.surrogate_of.surrogate.on(self.ema)
+            info["surrogate"] = self.surrogate_of.info.get("surrogate", {})
+        return Artifact(self.ema, self.data.tokenizer, self.config, self.data.encoder_info, info, surrogate=surrogate)
 
     def _save_inverter(self, folder: Path, metrics: dict[str, float] | None = None) -> None:
         if self.accelerator.is_main_process:

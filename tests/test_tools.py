@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import unembed
-from tools import average, learning_curve, ship
+from tools import average, learning_curve, ship, warmstart_curve
 from unembed.cli import main
 from unembed.config import override, tiny
 from unembed.measure.results import load as load_results
@@ -77,3 +77,20 @@ def test_weights_of_two_stages_are_averaged(tmp_path: Path) -> None:
         assert torch.allclose(tensor, 0.25 * a.net.get_parameter(name) + 0.75 * b.net.get_parameter(name), atol=1e-6)
     assert mean.info == {"stage": 1}
     assert average.main([before, narrow, "-o", out]) == 2
+
+
+def test_what_a_warm_start_saves_is_drawn_from_what_the_runs_have_written(tmp_path: Path) -> None:
+    for name, scores in {"warm": [0.2, 0.3], "cold": [0.1, 0.15]}.items():
+        run = tmp_path / name
+        (run / "training").mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"train": {"steps": 2}, "encoder": {"spec": "other-encoder"}}))
+        steps = [{"metrics": {}}, *({"metrics": {"texts": 64 * k, "token_f1": f1}} for k, f1 in enumerate(scores, 1))]
+        (run / "training" / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
+    data, first, again = tmp_path / "kept.json", tmp_path / "a.svg", tmp_path / "b.svg"
+    for command in ([tmp_path / "warm", tmp_path / "cold", "--data", data, "-o", first], ["--data", data, "-o", again]):
+        assert warmstart_curve.main([str(word) for word in command]) == 0
+    kept = json.loads(data.read_text())
+    assert [one["token_f1"] for one in kept["runs"]["cold"]["validations"]] == [0.1, 0.15]
+    assert first.read_text() == again.read_text()
+    assert "other-encoder" in first.read_text()
+    assert "from the shipped denoiser" in first.read_text()

@@ -66,11 +66,11 @@ def read(
 
     tokens, log_p, entropy = (torch.zeros_like(column) for column in (wishes.given, wishes.penalty, wishes.penalty))
     steered = wishes.steered.nonzero()[:, 0]
-    for places in (~wishes.steered).nonzero()[:, 0].split(PLACES):
+    for places in torch.split((~wishes.steered).nonzero()[:, 0], PLACES):
         if len(places):
             tokens[places], log_p[places], entropy[places] = _read(logits_at(places), wishes.part(places))
     if weigh is not None and len(steered):
-        found = [_likeliest(logits_at(places)) for places in steered.split(PLACES)]
+        found = [_likeliest(logits_at(places)) for places in torch.split(steered, PLACES)]
         logits, words = (torch.cat(column) for column in zip(*found, strict=True))
         chosen = _choose(weigh(logits, words), words, wishes.part(steered))
         tokens[steered], log_p[steered], entropy[steered] = chosen
@@ -135,15 +135,22 @@ def _read(parts: _Logits, wishes: Wishes) -> tuple[Tensor, Tensor, Tensor]:
 
 def _likeliest(parts: _Logits) -> tuple[Tensor, Tensor]:
     """The logits of the KEPT likeliest words of each place, and these words, both (m, KEPT), the likeliest first."""
-    vocabulary = parts.vocabulary
-    kept, columns = min(KEPT, vocabulary), -(-vocabulary // FOLDS)
-    table = parts.table(len(parts), FOLDS * columns)
+    table = parts.table(len(parts), parts.vocabulary + -parts.vocabulary % FOLDS)
     for words, logits in parts:
         table[:, words] = logits
-    table[:, vocabulary:] = -torch.inf
-    # The likeliest words stand in at most KEPT columns of the table when it is folded like a letter, and no other
-    # column has a larger maximum than theirs: only those columns are searched, a tenth of the work.
-    tops = table.unflatten(1, (FOLDS, columns)).amax(1).topk(min(kept, columns), dim=1).indices
+    table[:, parts.vocabulary :] = -torch.inf
+    return top_words(table, parts.vocabulary, KEPT)
+
+
+def top_words(table: Tensor, vocabulary: int, kept: int) -> tuple[Tensor, Tensor]:
+    """The largest logits of each row and their words, both (m, kept), the largest first; what `topk` gives.
+
+    `table` (m, a multiple of FOLDS) is -inf beyond the vocabulary. The likeliest words stand in at most `kept` columns
+    of it when it is folded like a letter, and no other column has a larger maximum than theirs: only those columns are
+    searched, a tenth of the work.
+    """
+    kept, columns = min(kept, vocabulary), table.shape[1] // FOLDS
+    tops = table.view(len(table), FOLDS, columns).amax(1).topk(min(kept, columns), dim=1).indices
     under = tops[:, None] + columns * torch.arange(FOLDS, device=table.device)[:, None]  # (m, FOLDS, columns)
     places = under.flatten(1)
     found = table.gather(1, places).topk(kept, dim=1)

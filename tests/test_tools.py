@@ -80,11 +80,14 @@ def test_weights_of_two_stages_are_averaged(tmp_path: Path) -> None:
 
 
 def test_what_a_warm_start_saves_is_drawn_from_what_the_runs_have_written(tmp_path: Path) -> None:
+    def at(texts: int, f1: float) -> dict[str, dict[str, float]]:
+        return {"metrics": {"texts": texts, "token_f1": f1, "entropy_0.5": 5 - f1}}
+
     for name, scores in {"warm": [0.2, 0.3], "cold": [0.1, 0.15]}.items():
         run = tmp_path / name
         (run / "training").mkdir(parents=True)
         (run / "config.json").write_text(json.dumps({"train": {"steps": 2}, "encoder": {"spec": "other-encoder"}}))
-        steps = [{"metrics": {}}, *({"metrics": {"texts": 64 * k, "token_f1": f1}} for k, f1 in enumerate(scores, 1))]
+        steps = [{"metrics": {}}, *(at(64 * k, f1) for k, f1 in enumerate(scores, 1))]
         (run / "training" / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
     data, first, again = tmp_path / "kept.json", tmp_path / "a.svg", tmp_path / "b.svg"
     for command in ([tmp_path / "warm", tmp_path / "cold", "--data", data, "-o", first], ["--data", data, "-o", again]):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a warm start saves: an inverter for another encoder, with the shipped denoiser's language (--init-from) and without it
-# (the `cpu` preset as it is, which begins with the layers of the MiniLM encoder). The same texts, recipe and seed.
+# What a warm start saves: an inverter for another encoder, from the shipped one (`--init-from`: its vectors are mapped to those of
+# the new encoder in closed form) and without it (the `cpu` preset as it is, which begins with the layers of the MiniLM encoder and
+# must first learn to read vectors, 150 steps of 512). Texts, seed and all other settings are the same.
 #
 #   unembed encode shared/corpus/en -o SET --encoder all-mpnet-base-v2 --limit 16384 --exclude medquad_health_qa --exclude spamassassin_ham_emails
 #   bash runs/warmstart.sh SET OUT
@@ -9,9 +10,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 arm() {
-  unembed train "$1" -o "$2" --resume "${@:3}" --steps "${STEPS:-140}" --set train.bag_steps="${BAG_STEPS:-150}" --set train.ema=0.97 \
+  unembed train "$1" --encoder "${ENCODER:-all-mpnet-base-v2}" -o "$2" --resume "${@:3}" --steps "${STEPS:-140}" --set train.ema=0.97 \
     --set train.warmup_steps=10 --set train.validate_every=20 --set train.validate_texts=256 --set train.preview_texts=96 \
     --set train.save_every=20
 }
-arm "$1" "$2/warm" --init-from unembed/weights/minilm
-arm "$1" "$2/cold"
+arm "$1" "$2/warm" --init-from default --set train.bag_steps=0
+arm "$1" "$2/cold" --set train.bag_steps="${BAG_STEPS:-150}"

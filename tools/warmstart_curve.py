@@ -1,4 +1,4 @@
-"""Draw what a warm start saves: two training runs for another encoder, with and without the shipped denoiser.
+"""Draw what a warm start saves: training runs for another encoder, from the shipped inverter and without it.
 
     bash runs/warmstart.sh SET OUT      # trains both
     python tools/warmstart_curve.py OUT/warm OUT/cold --data results/warmstart.json -o docs/images/warmstart.svg
@@ -23,7 +23,7 @@ from unembed.data.shards import write_whole  # noqa: E402
 from unembed.measure import provenance  # noqa: E402
 from unembed.measure.plot import Point, Series, line_chart  # noqa: E402
 
-NAMES = {"warm": "from the shipped denoiser", "cold": "without it"}
+NAMES = {"warm": "from the shipped inverter", "language": "from its language only", "cold": "without it"}
 DRAWN = "entropy_0.5"
 
 

@@ -45,6 +45,7 @@ def train(
     unembed train data/corpus -o out/run
     unembed train data/corpus -o out/run --resume
     unembed train data/corpus -o out/run --online --encoder minilm
+    unembed train data/mpnet -o out/mpnet --init-from default --set train.bag_steps=0
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
     unembed train data/corpus -o out/both --corrector-of out/run --steps 1000
     unembed train data/corpus -o out/both --surrogate-of out/run --steps 1000
@@ -61,7 +62,8 @@ def train(
         encoder: Whose vectors to take, when the dataset has those of several; with --online, what makes them.
         online: Make the vectors while training; only tokens are needed (`unembed encode --stage tokens`).
         resume: Go on with the run in the output folder; start it if there is none.
-        init_from: Start from the weights of this inverter, also one of another encoder.
+        init_from: Start from the weights of this inverter (a folder, or "default"), also one of another encoder: its
+            vectors are then mapped to those that the inverter knows.
         corrector_of: Train a corrector for encoder feedback on top of this inverter (a folder, or "default"), which
             stays as it is; the output folder holds both.
         surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"): it finds more words,
@@ -77,12 +79,13 @@ def train(
     if folder is None or output is None:
         raise ConfigError("give the dataset and the folder of the run: unembed train DATASET -o RUN")
     data = _open(folder, encoder, online)
+    import unembed
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
     if sum(bool(one) for one in (init_from, corrector_of, surrogate_of)) > 1:
         raise ConfigError("--init-from, --corrector-of and --surrogate-of are three kinds of training: give one")
-    start = artifact.load(init_from) if init_from else None
+    start = artifact.load(unembed.SHIPPED if init_from == "default" else init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
 
@@ -93,7 +96,6 @@ def train(
         if corrector_of:
             _train_corrector(config, data, corrector_of, output, resume, report)
         elif surrogate_of:
-            import unembed
             from unembed.model import surrogate_trainer
 
             inverter = unembed.load(None if surrogate_of == "default" else surrogate_of).artifact

@@ -22,7 +22,7 @@ from torch import Tensor
 from unembed.config import Config
 from unembed.data.dataset import Dataset, Examples
 from unembed.data.windows import special_ids
-from unembed.model import artifact, batches, objective, optim, warmstart
+from unembed.model import align, artifact, batches, objective, optim, warmstart
 from unembed.model.artifact import Artifact
 from unembed.model.denoiser import Denoiser
 from unembed.model.loop import Event as Event
@@ -67,13 +67,16 @@ def build_net(config: Config, data: Dataset, init_from: Artifact | None = None) 
     torch.manual_seed(config.train.seed)
     net = Denoiser(config.model)
     net.forbid([config.model.mask_id, *special_ids(data.tokenizer)])
+    aligned = False
     if init_from is not None:
-        warmstart.from_inverter(net, init_from.net, same_encoder=init_from.encoder == data.encoder_info)
+        same = init_from.encoder == data.encoder_info
+        warmstart.from_inverter(net, init_from.net, same_encoder=same)
+        aligned = not same and align.start_aligned(net, init_from, data)
     elif config.model.init == "encoder":
         warmstart.from_minilm(net)
     if init_from is None:
         warmstart.set_unigram(net, data.token_counts())
-    if config.model.reader:
+    if config.model.reader and not aligned:
         warmstart.start_reader(net, data, init_from)
     return net
 

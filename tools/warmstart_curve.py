@@ -23,7 +23,12 @@ from unembed.data.shards import write_whole  # noqa: E402
 from unembed.measure import provenance  # noqa: E402
 from unembed.measure.plot import Point, Series, line_chart  # noqa: E402
 
-NAMES = {"warm": "from the shipped inverter", "language": "from its language only", "cold": "without it"}
+NAMES = {
+    "warm": "the shipped inverter behind a map",
+    "map": "the map alone",
+    "language": "its language only",
+    "cold": "neither",
+}
 DRAWN = "entropy_0.5"
 
 
@@ -59,7 +64,7 @@ def draw(kept: dict[str, Any]) -> str:
         points = [Point(one["texts"], one[DRAWN]) for one in run["validations"]]
         series.append(Series(NAMES.get(name, name), points))
     (encoder,) = {run["encoder"] for run in kept["runs"].values()}
-    title = f"Learning to invert {encoder}: cross-entropy of unseen texts, half of them masked (nats)"
+    title = f"Cross-entropy with half of a text masked, {encoder}"
     return line_chart(series, title=title, x_label="texts that the denoiser had seen", y_label="")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import unembed
 from tests.model.conftest import BagEncoder
+from unembed.cli import main
 from unembed.config import override, tiny
 from unembed.data import encoders
 from unembed.data.dataset import Dataset
 from unembed.data.shards import EncoderInfo
 from unembed.errors import EncoderError
+from unembed.measure.metrics import token_f1
 from unembed.model import align, artifact, trainer
 from unembed.model.artifact import Artifact
 from unembed.model.denoiser import Denoiser
@@ -112,3 +116,45 @@ def test_another_shape_starts_anew(data: Dataset) -> None:
     config = trainer.fit_to_data(override(tiny(), []), data)
     net = Denoiser(replace(config.model, shortcuts=False))
     assert not align.start_aligned(net, start, data)
+
+
+def test_the_shipped_inverter_reads_another_encoder_after_one_step(tmp_path: Path) -> None:
+    """With the command, from pairs alone: the other encoder is MiniLM in 512 turned coordinates."""
+    people, verbs, things = (
+        ("nurse", "king", "young farmer"),
+        ("saw", "sold", "painted"),
+        ("boat", "red bird", "letter"),
+    )
+    where = (
+        "in the city",
+        "at night",
+        "on the hill",
+        "near the sea",
+        "last summer",
+        "without a word",
+        "for his sister",
+    )
+    starts = ("", "yesterday ", "they say that ", "i hope ")
+    lines = [
+        f"{s}the {a} {b} the {c} {d}." for s in starts for a in people for b in verbs for c in things for d in where
+    ]
+    encoder = unembed.encoder("minilm")
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(512, 384)))[0].T
+    vectors = encoder.encode(lines) @ turn
+    rows = (json.dumps({"text": a, "vector": b.tolist()}) for a, b in zip(lines, vectors, strict=True))
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    data, out = str(tmp_path / "data"), str(tmp_path / "out")
+    assert main(["encode", str(tmp_path / "pairs.jsonl"), "-o", data, "--pairs", "--encoder-name", "turned"]) == 0
+    settings = ["train.bag_steps=0", "train.batch_texts=16", "train.accumulate=1", "train.preview_texts=0"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert main(["train", data, "-o", out, "--init-from", "default", "--steps", "1", *options]) == 0
+    some = slice(None, None, 37)
+    shipped = unembed.load().invert(encoder.encode(lines[some]), steering=0.0)
+    found = unembed.load(out).invert(vectors[some].astype(np.float32))
+
+    def words_found(answers: list[unembed.Inversion]) -> float:
+        pairs = zip(lines[some], answers, strict=True)
+        return float(np.mean([token_f1(text[:-1].split(), one.text.rstrip(".").split()) for text, one in pairs]))
+
+    assert words_found(shipped) > 0.5
+    assert words_found(found) > 0.9 * words_found(shipped)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from unembed.model.denoiser import Denoiser
@@ -23,7 +24,7 @@ WORDS = 3072
 PLACES = 256
 # Of a place that is steered so many words, the likeliest, are weighed anew; others are not taken.
 KEPT = 64
-FOLDS = 16
+FOLDS = 16  # see `top_words`
 LOWEST = -1e30  # instead of the -inf of a part in which every word is forbidden: -inf - -inf is nan
 
 
@@ -135,7 +136,7 @@ def _read(parts: _Logits, wishes: Wishes) -> tuple[Tensor, Tensor, Tensor]:
 
 def _likeliest(parts: _Logits) -> tuple[Tensor, Tensor]:
     """The logits of the KEPT likeliest words of each place, and these words, both (m, KEPT), the likeliest first."""
-    table = parts.table(len(parts), parts.vocabulary + -parts.vocabulary % FOLDS)
+    table = parts.table(len(parts), parts.vocabulary + -parts.vocabulary % FOLDS)  # wide enough: a copy takes time
     for words, logits in parts:
         table[:, words] = logits
     table[:, parts.vocabulary :] = -torch.inf
@@ -145,10 +146,12 @@ def _likeliest(parts: _Logits) -> tuple[Tensor, Tensor]:
 def top_words(table: Tensor, vocabulary: int, kept: int) -> tuple[Tensor, Tensor]:
     """The largest logits of each row and their words, both (m, kept), the largest first; what `topk` gives.
 
-    `table` (m, a multiple of FOLDS) is -inf beyond the vocabulary. The likeliest words stand in at most `kept` columns
-    of it when it is folded like a letter, and no other column has a larger maximum than theirs: only those columns are
-    searched, a tenth of the work.
+    `table` (m, vocabulary), or wider and -inf there. The likeliest words stand in at most `kept` columns of it when it
+    is folded like a letter, and no other column has a larger maximum than theirs: only those columns are searched, a
+    tenth of the work.
     """
+    if table.shape[1] % FOLDS:
+        table = F.pad(table, (0, -table.shape[1] % FOLDS), value=-torch.inf)
     kept, columns = min(kept, vocabulary), table.shape[1] // FOLDS
     tops = table.view(len(table), FOLDS, columns).amax(1).topk(min(kept, columns), dim=1).indices
     under = tops[:, None] + columns * torch.arange(FOLDS, device=table.device)[:, None]  # (m, FOLDS, columns)

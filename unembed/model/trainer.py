@@ -69,7 +69,7 @@ def build_net(config: Config, data: Dataset, init_from: Artifact | None = None) 
     net.forbid([config.model.mask_id, *special_ids(data.tokenizer)])
     aligned = False
     if init_from is not None:
-        same = init_from.encoder == data.encoder_info
+        same = _stage_before(init_from, data) is not None
         warmstart.from_inverter(net, init_from.net, same_encoder=same)
         aligned = not same and align.start_aligned(net, init_from, data)
     elif config.model.init == "encoder":
@@ -103,11 +103,14 @@ def _typical_norm(data: Dataset) -> float:
     return round(float(np.sqrt(np.square(vectors).sum(1).mean())), 6)
 
 
-def _earlier_training(init_from: Artifact | None, data: Dataset) -> tuple[int, float]:
-    """Texts and seconds that went into the weights a stage starts from; those of another encoder do not count."""
-    if init_from is None or init_from.encoder != data.encoder_info:
-        return 0, 0.0
-    known = init_from.info.get("data", {})
+def _stage_before(init_from: Artifact | None, data: Dataset) -> Artifact | None:
+    """What a run goes on from; weights of another encoder are a start, not a stage."""
+    return init_from if init_from is not None and init_from.encoder == data.encoder_info else None
+
+
+def _earlier_training(stage: Artifact | None) -> tuple[int, float]:
+    """Texts and seconds that went into the weights that a stage goes on from."""
+    known = {} if stage is None else stage.info.get("data", {})
     return int(known.get("texts seen", 0)), float(known.get("seconds", 0.0))
 
 
@@ -130,9 +133,8 @@ class Run(Loop):
             resume=resume, start=start, build=lambda: build_net(config, data, init_from), report=report,
         )  # fmt: skip
         self.net, self.ema = cast(Denoiser, self.module), cast(Denoiser, self.averaged)
-        self.before, self.preview = _earlier_training(init_from, data), preview
-        # It knows the encoder, not the denoiser: a further stage keeps it.
-        self.surrogate_of = init_from if init_from is not None and init_from.encoder == data.encoder_info else None
+        self.stage_before = _stage_before(init_from, data)
+        self.before, self.preview = _earlier_training(self.stage_before), preview
         self.examples = data.sample("validation", config.train.validate_texts, config.train.seed)
         self.validation = batches.collate(self.examples.tokens, self.examples.vectors)
 
@@ -248,9 +250,10 @@ class Run(Loop):
             "metrics": {key: round(value, 4) for key, value in (metrics or {}).items()},
         }
         surrogate = None
-        if self.surrogate_of is not None and self.surrogate_of.surrogate is not None:
-            surrogate = self.surrogate_of.surrogate.on(self.ema)
-            info["surrogate"] = self.surrogate_of.info.get("surrogate", {})
+        if self.stage_before is not None and self.stage_before.surrogate is not None:
+            # It knows the encoder, not the denoiser, so it is kept.
+            surrogate = self.stage_before.surrogate.on(self.ema)
+            info["surrogate"] = self.stage_before.info.get("surrogate", {})
         return Artifact(self.ema, self.data.tokenizer, self.config, self.data.encoder_info, info, surrogate=surrogate)
 
     def _save_inverter(self, folder: Path, metrics: dict[str, float] | None = None) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from unembed.decode.head import FOLDS, PLACES, pad_rows, top_words
+from unembed.decode.head import PLACES, pad_rows, top_words
 from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ class Filler:
             logits = self._logits(hidden[part], tokens[at[part, 0]])
             if push is not None and self._slopes is not None:
                 logits += push[part] @ self._slopes.words.T
-            folded = F.pad(logits, (0, -logits.shape[1] % FOLDS), value=-torch.inf)
-            parts.append((*top_words(folded, logits.shape[1], TOP), logits.logsumexp(1)))
+            parts.append((*top_words(logits, logits.shape[1], TOP), logits.logsumexp(1)))
         values, words, spread = (torch.cat(column) for column in zip(*parts, strict=True))
         weighed = self._steered(unique, tokens, at, values, words)
         places: list[list[int]] = [[] for _ in unique]  # of each text, as rows of `at`

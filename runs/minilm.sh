@@ -38,9 +38,11 @@ case "${1:-}" in
   fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)
     no_page_faults
     export OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
-    # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c.
+    # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c. Where that library is needed (its
+    # first lines tell), name it in AMX_CPUID: preloaded to this script it would reach bash only.
+    [ -z "${AMX_CPUID:-}" ] || export ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX
     for RANK in 1 0; do
-      RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
+      LD_PRELOAD="${AMX_CPUID:-}" RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" --online --encoder minilm -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
         --set train.bag_steps=0 --set train.compile=true --set train.batch_texts=768 --set train.accumulate=3 --set train.optimizer=muon \
         --set train.lr=0.0003 --set train.muon_lr=0.001 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
         --set diffusion.weighting=root --set train.validate_texts=512 --set train.validate_every=200 --set train.save_every=100 &

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.decode.conftest import DIM, MASK, MAX_TOKENS, SPECIAL, VOCABULARY, make_inverter, make_vectors, same
-from unembed.decode import DecodeConfig, strategies
+from unembed.decode import DecodeConfig, engine, plan, strategies
 from unembed.decode.predict import Ask, Sampling, answer
 from unembed.decode.score import COSINE_WEIGHT
 from unembed.decode.steer import Steer, _gradient, steered
@@ -178,3 +178,61 @@ def test_steered_and_other_texts_share_a_pass(foreseeing):
 def test_a_wrong_scale_is_named():
     with pytest.raises(ConfigError, match="steering is -1"):
         DecodeConfig(steering=-1)
+
+
+# --- shortlists ---------------------------------------------------------------------------------------------------
+
+
+def ask_for(foreseeing, shortlist):
+    """Two steered texts, in one of which some words stand already."""
+    net, words = foreseeing.artifact.net, foreseeing.artifact.surrogate.word_vectors()
+    tokens = torch.full((2, 6), MASK)
+    tokens[0, :2] = torch.tensor([20, 33])
+    at = tokens == MASK
+    c = net.eval().condition(torch.from_numpy(make_vectors(2)))
+    sampling = replace(GREEDY, repeat_penalty=3.0)
+    steer = Steer(words, aims(2), 10.0, shortlist=shortlist)
+    return Ask(tokens, at, c, sampling, torch.zeros(int(at.sum())), steer=steer, entropy=True)
+
+
+@torch.inference_mode()
+def test_a_list_of_all_words_changes_nothing(foreseeing):
+    everything = torch.arange(VOCABULARY).repeat(2, 1)
+    plain = answer(foreseeing.artifact.net, [ask_for(foreseeing, None)])[0]
+    listed = answer(foreseeing.artifact.net, [ask_for(foreseeing, everything)])[0]
+    assert torch.equal(listed.tokens, plain.tokens)
+    assert torch.allclose(listed.log_p, plain.log_p, atol=1e-5)
+    assert torch.allclose(listed.entropy, plain.entropy, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_only_words_of_a_texts_own_list_are_chosen(foreseeing):
+    lists = torch.tensor([[20, 21, 22, 40], [9, 10, 50, 51]])
+    found = answer(foreseeing.artifact.net, [ask_for(foreseeing, lists)])[0].tokens
+    assert set(found[:4].tolist()) <= {20, 21, 22, 40}
+    assert set(found[4:].tolist()) <= {9, 10, 50, 51}
+
+
+@pytest.mark.parametrize("name", ["confidence", "entropy"])
+def test_a_listed_text_does_not_depend_on_its_batch(foreseeing, monkeypatch, name):
+    vectors, config = make_vectors(7), DecodeConfig(strategy=name)
+    everything = foreseeing.invert(vectors, config)
+    monkeypatch.setattr(plan, "SHORTLIST", 12)
+    together = foreseeing.invert(vectors, config)
+    alone = [foreseeing.invert(vector[None], config, batch_size=1)[0] for vector in vectors]
+    assert all(same(one, other) for one, other in zip(together, alone, strict=True))
+    assert together != everything  # the lists were looked at
+    net = foreseeing.artifact.net
+    with torch.inference_mode():
+        likely = net.logits(net.bag_hidden(net.condition(torch.from_numpy(vectors)))).topk(12, dim=1).indices
+    for one, words in zip(together, likely.tolist(), strict=True):
+        assert set(one.tokens) <= set(words)
+
+
+def test_steering_works_in_bf16_too(foreseeing, monkeypatch):
+    monkeypatch.setattr(engine, "fast_bf16", lambda device: True)
+    monkeypatch.setattr(engine, "autocast", lambda device: torch.autocast(device.type, dtype=torch.bfloat16))
+    for shortlist in (10**6, 40):
+        monkeypatch.setattr(plan, "SHORTLIST", shortlist)
+        found = foreseeing.invert(make_vectors(3), precision="bf16")
+        assert all(one.tokens and np.isfinite(one.score) for one in found)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.model.conftest import BagEncoder
+from tests.processes import Process
 from unembed.config import override, tiny
 from unembed.data.dataset import Dataset
 from unembed.data.online import OnlineDataset
@@ -70,3 +71,27 @@ def test_the_fingerprint_is_that_of_tokens_and_encoder(data: Dataset) -> None:
     prints = {OnlineDataset(data.folder, e).fingerprint for e in (BagEncoder(), BagEncoder(), other)}
     assert len(prints) == 2
     assert data.fingerprint not in prints
+
+
+def encode_a_share(folder: str, rank: int, meeting_point: str, count: int) -> None:
+    """One of two processes that train together: all vectors, of which it encoded only some."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+    encoder = BagEncoder()
+    asked: list[str] = []
+    encode = encoder.encode
+    encoder.encode = lambda texts: asked.extend(texts) or encode(texts)  # type: ignore[method-assign,func-returns-value]
+    online = OnlineDataset(folder, encoder)
+    batch, _ = next(batches.stream(online, count, 0, batches.Cursor()))
+    assert np.array_equal(batch.vectors, encode(texts_of(online, batch)).astype(np.float16).astype(np.float32))
+    assert len(asked) in (count // 2, count - count // 2)
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_that_train_together_encode_a_share_each(data: Dataset, tmp_path: Path) -> None:
+    for count in (33, 1):  # and one of them may have nothing to do
+        together = [
+            Process(encode_a_share, str(data.folder), rank, str(tmp_path / f"{count}"), count) for rank in (0, 1)
+        ]
+        for process in together:
+            done = process.wait()
+            assert done.returncode == 0, done.stderr

@@ -56,7 +56,7 @@ class OnlineDataset(Dataset):
     def encode(self, tokens: Tokens) -> npt.NDArray[np.float16]:
         """Vectors of the texts that these tokens decode to, (n, dim)."""
         texts = decode(self.tokenizer, [row.tolist() for row in tokens])
-        return self._encoder.encode(texts).astype(np.float16)  # as shards keep them
+        return _encode_together(self._encoder, texts)
 
     def cut(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Some texts as a random part of themselves, where that part is a text of the training split of its own."""
@@ -75,6 +75,23 @@ class OnlineDataset(Dataset):
 
     def _vectors_of(self, index: int, rows: npt.NDArray[np.intp], tokens: Tokens) -> npt.NDArray[np.float16]:
         return self.encode(tokens)
+
+
+def _encode_together(encoder: Encoder, texts: list[str]) -> npt.NDArray[np.float16]:
+    """Vectors as shards keep them. Processes that train together ask for the same texts, so each encodes its share."""
+    import torch
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized() and "gloo" in distributed.get_backend()):
+        return encoder.encode(texts).astype(np.float16)
+    world, rank = distributed.get_world_size(), distributed.get_rank()
+    by_length = np.argsort([len(text) for text in texts], kind="stable")  # so that all have as much to do
+    mine = by_length[rank::world]
+    vectors = np.zeros((len(texts), encoder.dim), np.float32)
+    if len(mine):
+        vectors[mine] = encoder.encode([texts[i] for i in mine])
+    distributed.all_reduce(torch.from_numpy(vectors))  # in place: every row comes from one process
+    return vectors.astype(np.float16)
 
 
 @dataclass(frozen=True, slots=True)

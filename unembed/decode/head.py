@@ -29,6 +29,20 @@ LOWEST = -1e30  # instead of the -inf of a part in which every word is forbidden
 
 
 @dataclass(frozen=True, slots=True)
+class Shortlists:
+    """The words that may be chosen at the steered places of n texts."""
+
+    words: Tensor  # (n, K), rising
+    counts: list[int]  # (n,) places of each text
+
+    @classmethod
+    def join(cls, parts: list[tuple[Tensor, Tensor]]) -> Shortlists:
+        """Of texts (n, K) and their places (n, L) that were asked for apart."""
+        words, at = (list(column) for column in zip(*parts, strict=True))
+        return cls(torch.cat(words), [int(count) for one in at for count in one.sum(1)])
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What is wanted at each of m places, all (m,)."""
 
@@ -51,12 +65,19 @@ Weigh: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def read(
-    net: Denoiser, hidden: Tensor, free: Tensor, wishes: Wishes, around: Tensor, weigh: Weigh | None = None
+    net: Denoiser,
+    hidden: Tensor,
+    free: Tensor,
+    wishes: Wishes,
+    around: Tensor,
+    weigh: Weigh | None = None,
+    shortlists: Shortlists | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The token at every place, its log-probability and the entropy (zero unless wanted), all (m,).
 
     `hidden` (m, width); `free` the same without the vector, for those under guidance only; `around` (m, L) the text
-    that each place stands in; `weigh` is needed where some places are steered.
+    that each place stands in; `weigh` is needed where some places are steered, and `shortlists` spares most of their
+    vocabulary.
     """
     twin = (wishes.guidance != 1).cumsum(0) - 1  # the row of `free` that belongs to a place under guidance
 
@@ -71,7 +92,10 @@ def read(
         if len(places):
             tokens[places], log_p[places], entropy[places] = _read(logits_at(places), wishes.part(places))
     if weigh is not None and len(steered):
-        found = [_likeliest(logits_at(places)) for places in torch.split(steered, PLACES)]
+        if shortlists is None:
+            found = [_likeliest(logits_at(places)) for places in torch.split(steered, PLACES)]
+        else:
+            found = _likeliest_listed(net, hidden[steered], wishes.penalty[steered], around[steered], shortlists)
         logits, words = (torch.cat(column) for column in zip(*found, strict=True))
         chosen = _choose(weigh(logits, words), words, wishes.part(steered))
         tokens[steered], log_p[steered], entropy[steered] = chosen
@@ -141,6 +165,24 @@ def _likeliest(parts: _Logits) -> tuple[Tensor, Tensor]:
         table[:, words] = logits
     table[:, parts.vocabulary :] = -torch.inf
     return top_words(table, parts.vocabulary, KEPT)
+
+
+def _likeliest_listed(
+    net: Denoiser, hidden: Tensor, penalty: Tensor, around: Tensor, shortlists: Shortlists
+) -> list[tuple[Tensor, Tensor]]:
+    """`_likeliest` of each text by itself, out of its own shortlist."""
+    found, first = [], 0
+    for words, count in zip(shortlists.words, shortlists.counts, strict=True):
+        rows = slice(first, first + count)
+        first = rows.stop
+        logits = net.logits(pad_rows(hidden[rows]), words)[:count].float()
+        said = around[first - 1][around[first - 1] != net.config.mask_id]
+        place = torch.searchsorted(words, said).clamp(max=len(words) - 1)
+        place = place[words[place] == said]
+        logits.index_add_(1, place, -penalty[rows, None].expand(count, len(place)).contiguous())
+        values, places = logits.topk(min(KEPT, len(words)), dim=1)
+        found.append((values, words[places]))
+    return found
 
 
 def top_words(table: Tensor, vocabulary: int, kept: int) -> tuple[Tensor, Tensor]:

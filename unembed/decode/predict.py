@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unembed.decode.head import Wishes, pad_rows, read, repeat_last
+from unembed.decode.head import Shortlists, Wishes, pad_rows, read, repeat_last
 from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def answer(net: Denoiser, asks: Sequence[Ask]) -> list[Answer]:
     def weigh(logits: Tensor, words: Tensor) -> Tensor:
         return _steered(asks, counts, net.config.mask_id, logits, words)
 
-    found = read(net, hidden, free, wishes, tokens[texts], weigh)
+    found = read(net, hidden, free, wishes, tokens[texts], weigh, _shortlists(asks))
     columns = [torch.split(column.cpu(), counts) for column in found]
     return [Answer(*parts) for parts in zip(*columns, strict=True)]
 
@@ -96,6 +96,17 @@ def _wishes(asks: Sequence[Ask], counts: list[int], device: torch.device) -> Wis
 def _steers(ask: Ask) -> bool:
     """Tokens are to be chosen, and it is known what they add to the vector."""
     return ask.steer is not None and ask.given is None
+
+
+def _shortlists(asks: Sequence[Ask]) -> Shortlists | None:
+    """Those of the texts that are steered; None where one has none, or where guidance mixes two sets of logits."""
+    asking = [ask for ask in asks if _steers(ask)]
+    listed = [
+        (ask.steer.shortlist, ask.at)
+        for ask in asking
+        if ask.steer is not None and ask.steer.shortlist is not None and ask.sampling.guidance == 1
+    ]
+    return Shortlists.join(listed) if listed and len(listed) == len(asking) else None
 
 
 def _steered(asks: Sequence[Ask], counts: list[int], mask_id: int, logits: Tensor, words: Tensor) -> Tensor:

@@ -32,10 +32,12 @@ class Steer:
     aims: Tensor  # (n, d) unit vectors
     scale: float
     offsets: Tensor | None = None  # (n, d) by how much the surrogate is known to be wrong near each text
+    shortlist: Tensor | None = None  # (n, K) the only words that may be chosen in each text, rising
 
     def of(self, rows: Tensor) -> Steer:
         """For some of the texts."""
-        return Steer(self.words, self.aims[rows], self.scale, None if self.offsets is None else self.offsets[rows])
+        offsets, shortlist = (None if part is None else part[rows] for part in (self.offsets, self.shortlist))
+        return Steer(self.words, self.aims[rows], self.scale, offsets, shortlist)
 
     def cosines(self, tokens: Tensor) -> Tensor:
         """Of finished texts (n, L) with where they are to arrive, (n,)."""
@@ -57,7 +59,7 @@ def steered(
     expected = torch.zeros_like(steer.aims)
     for some in _parts(len(texts)):
         p = logits[some].softmax(1)[:, None]  # (p, 1, K)
-        expected.index_add_(0, texts[some], torch.bmm(p, steer.words[ids[some]])[:, 0])
+        expected.index_add_(0, texts[some], torch.bmm(p, steer.words[ids[some]])[:, 0].to(expected.dtype))
     standing = (steer.words[tokens] * (tokens != mask_id)[..., None]).sum(1)
     pull = steer.scale * _gradient(steer, standing + expected * (hidden / asked))  # (n, d)
     pull *= 3 - 2 * hidden / (hidden + (tokens != mask_id).sum(1, keepdim=True))

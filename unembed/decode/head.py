@@ -174,12 +174,12 @@ def _likeliest_listed(
     found, first = [], 0
     for words, count in zip(shortlists.words, shortlists.counts, strict=True):
         rows = slice(first, first + count)
-        first = rows.stop
         logits = net.logits(pad_rows(hidden[rows]), words)[:count].float()
-        said = around[first - 1][around[first - 1] != net.config.mask_id]
+        said = around[first][around[first] != net.config.mask_id]
         place = torch.searchsorted(words, said).clamp(max=len(words) - 1)
-        place = place[words[place] == said]
-        logits.index_add_(1, place, -penalty[rows, None].expand(count, len(place)).contiguous())
+        place = place[words[place] == said]  # a word that is not on the list need not be penalised
+        logits.index_add_(1, place, -penalty[rows, None].expand(count, len(place)))
+        first = rows.stop
         values, places = logits.topk(min(KEPT, len(words)), dim=1)
         found.append((values, words[places]))
     return found

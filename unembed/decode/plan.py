@@ -144,8 +144,8 @@ def advance(items: Generator[Item, Answer, None], found: Answer | None) -> Item 
 
 def _shortlist(net: Denoiser, c: Tensor) -> Tensor | None:
     """The words that a vector makes likely, wherever they stand, rising, (n, SHORTLIST); None if all are to be read."""
-    if not net.config.bag_of_words or net.config.vocab_size <= SHORTLIST:
-        return None
+    if not c.is_cpu or not net.config.bag_of_words or net.config.vocab_size <= SHORTLIST:
+        return None  # a GPU reads all words of all texts at once
     likely = net.logits(net.bag_hidden(pad_rows(c)))[: len(c)].float()
     return likely.topk(SHORTLIST, dim=1, sorted=False).indices.sort(dim=1).values
 

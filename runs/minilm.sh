@@ -11,7 +11,7 @@
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
 #   unembed encode shared/corpus/en -o CORPUS --exclude medquad_health_qa --exclude spamassassin_ham_emails --limit 1000000
-# For `next` tokens are enough (`--stage tokens`), and the more the better: texts that were seen before teach little.
+# For `next` and `fast` tokens are enough (`--stage tokens`), and the more the better: texts that were seen before teach little.
 # STEPS sets the length of a stage (`next`: 512 texts a step, `fast`: 768). Run it again after an interruption.
 # Why these settings: docs/LOG.md.
 set -euo pipefail
@@ -35,14 +35,15 @@ case "${1:-}" in
       --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.001 \
       --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
       --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
-  fast)  # two processes of one thread compute a third more than one of two; 130 to 140 texts a second (docs/LOG.md, seventh session)
+  fast)  # two processes of one thread compute a third more than one of two; 100 to 160 texts a second with nothing beside it (docs/LOG.md, seventh and twelfth session)
     no_page_faults
     export OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
     # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c. Where that library is needed (its
     # first lines tell), name it in AMX_CPUID: preloaded to this script it would reach bash only.
     [ -z "${AMX_CPUID:-}" ] || export ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX
     for RANK in 1 0; do
-      LD_PRELOAD="${AMX_CPUID:-}" RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" --online --encoder minilm -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
+      LD_PRELOAD="${AMX_CPUID:-}" RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
+        --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
         --set train.bag_steps=0 --set train.compile=true --set train.batch_texts=768 --set train.accumulate=3 --set train.optimizer=muon \
         --set train.lr=0.0003 --set train.muon_lr=0.001 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
         --set diffusion.weighting=root --set train.validate_texts=512 --set train.validate_every=200 --set train.save_every=100 &

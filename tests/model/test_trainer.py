@@ -261,3 +261,15 @@ def test_a_first_stage_for_another_encoder_does_not_count(data: Dataset, tmp_pat
     other = replace(first, encoder=replace(first.encoder, fingerprint="other"))
     second = artifact.load(train(config, data, tmp_path / "second", init_from=other))
     assert second.info["data"]["texts seen"] == 32
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
+def test_the_smallest_numbers_are_zero_while_it_trains_and_not_afterwards(data: Dataset, tmp_path: Path) -> None:
+    def smallest() -> float:
+        return float(torch.full((), 1e-40) * 1.0)
+
+    seen: list[float] = []
+    train(config_for(data, "train.steps=2"), data, tmp_path / "run", report=lambda event: seen.append(smallest()))
+    assert seen
+    assert not any(seen)
+    assert smallest() > 0

@@ -24,7 +24,7 @@ from unembed.data.text import decode
 from unembed.model import artifact, batches, mistakes, objective, optim
 from unembed.model.artifact import Artifact
 from unembed.model.corrector import Corrector, stretch
-from unembed.model.loop import Event, Loop, stop_after_step
+from unembed.model.loop import Event, Loop, flushed_denormals, stop_after_step
 from unembed.model.objective import Batch, Candidates, Noise
 
 ALL_MASKED = 0.5
@@ -63,7 +63,7 @@ def train(
     """Train a corrector for the inverter; `config.train` is the recipe. Returns the folder of both."""
     artifact.check_pairs(inverter, data.encoder_info, "a corrector")
     run = Run(replace(inverter.config, train=config.train), data, inverter, encoder, out, resume, preview, report)
-    with stop_after_step() as stopped:
+    with flushed_denormals(), stop_after_step() as stopped:
         run.fit(stopped)
     return run.finish()
 

@@ -64,8 +64,6 @@ class Loop:
     ) -> None:
         """`start` names the first phase; `identity` is what else, besides the dataset, makes this run what it is."""
         self.config, self.data, self.out, self.report = config, data, out, report
-        # Small gradients and probabilities underflow into numbers that a CPU computes with a hundred times slower.
-        torch.set_flush_denormal(True)
         # Unless told, accelerate takes processes without a GPU for strangers, each with a run of its own.
         cpu = not torch.accelerator.is_available()
         bf16 = config.train.bf16 and fast_bf16(PartialState(cpu=cpu).device)
@@ -201,6 +199,20 @@ class Loop:
         """After the last file was written."""
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Small gradients and probabilities become zero, not numbers that a CPU computes with a hundred times slower.
+
+    It is a state of the thread, so it is left as it was found.
+    """
+    before = float(torch.full((), 1e-40) * 1.0) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from unembed.config import Config
 from unembed.data.dataset import Dataset
 from unembed.model import artifact, batches, optim
 from unembed.model.artifact import Artifact
-from unembed.model.loop import Event, Loop, stop_after_step
+from unembed.model.loop import Event, Loop, flushed_denormals, stop_after_step
 from unembed.model.objective import Batch
 from unembed.model.surrogate import Surrogate
 
@@ -32,7 +32,7 @@ def train(
     """Train a surrogate of the inverter's encoder; `config.train` is the recipe. Returns the folder of both."""
     artifact.check_pairs(inverter, data.encoder_info, "a surrogate")
     run = Run(replace(inverter.config, train=config.train), data, inverter, out, resume, report)
-    with stop_after_step() as stopped:
+    with flushed_denormals(), stop_after_step() as stopped:
         run.fit(stopped)
     return run.finish()
 

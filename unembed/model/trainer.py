@@ -26,7 +26,7 @@ from unembed.model import align, artifact, batches, objective, optim, warmstart
 from unembed.model.artifact import Artifact
 from unembed.model.denoiser import Denoiser
 from unembed.model.loop import Event as Event
-from unembed.model.loop import Loop, stop_after_step
+from unembed.model.loop import Loop, flushed_denormals, stop_after_step
 
 VALIDATION_LEVELS = (1.0, 0.5, 0.15)  # share of masked tokens
 
@@ -54,7 +54,7 @@ def train(
 ) -> Path:
     """Train an inverter on the dataset and write it to `out`; returns the folder."""
     run = Run(config, data, out, resume, init_from, preview, report)
-    with stop_after_step() as stopped:
+    with flushed_denormals(), stop_after_step() as stopped:
         if run.progress.phase == "bag":
             run.fit_bag(stopped)
             run.progress = replace(run.progress, phase="denoise", step=0, cursor=batches.Cursor())

@@ -35,7 +35,7 @@ case "${1:-}" in
       --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.001 \
       --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
       --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
-  fast)  # two processes of one thread compute a third more than one of two; 100 to 160 texts a second with nothing beside it (docs/LOG.md, seventh and twelfth session)
+  fast)  # two processes of one thread compute a third more than one of two; 80 to 165 texts a second (docs/LOG.md, seventh and twelfth session)
     no_page_faults
     export OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
     # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c. Where that library is needed (its

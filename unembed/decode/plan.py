@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# Of a steered text only these words are read at each step, the likeliest by its bag of words; no other was chosen in
-# any of 250 texts (docs/LOG.md, twelfth session).
+# Of a steered text only so many words are read at each step, the likeliest by its bag of words; of 64 texts none became
+# another by that (docs/LOG.md, twelfth session).
 SHORTLIST = 2048
 
 
@@ -169,5 +169,6 @@ def _texts(
     steer = None
     if words is not None and config.steers and config.guidance:
         aims = F.normalize(torch.from_numpy(vectors[[job.row for job in jobs]]), dim=1).to(words.device)
-        steer = Steer(words, aims, config.steers, shortlist=_shortlist(net, c[rows]))
+        listed = _shortlist(net, c[rows]) if guidance == 1 else None  # guidance mixes the logits of two texts
+        steer = Steer(words, aims, config.steers, shortlist=listed)
     return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id, steer)

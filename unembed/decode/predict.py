@@ -99,14 +99,10 @@ def _steers(ask: Ask) -> bool:
 
 
 def _shortlists(asks: Sequence[Ask]) -> Shortlists | None:
-    """Those of the texts that are steered; None where one has none, or where guidance mixes two sets of logits."""
-    asking = [ask for ask in asks if _steers(ask)]
-    listed = [
-        (ask.steer.shortlist, ask.at)
-        for ask in asking
-        if ask.steer is not None and ask.steer.shortlist is not None and ask.sampling.guidance == 1
-    ]
-    return Shortlists.join(listed) if listed and len(listed) == len(asking) else None
+    """Those of the texts that are steered; None where one of them has none."""
+    steers = [(ask.steer, ask.at) for ask in asks if ask.steer is not None and _steers(ask)]
+    listed = [(steer.shortlist, at) for steer, at in steers if steer.shortlist is not None]
+    return Shortlists.join(listed) if listed and len(listed) == len(steers) else None
 
 
 def _steered(asks: Sequence[Ask], counts: list[int], mask_id: int, logits: Tensor, words: Tensor) -> Tensor:

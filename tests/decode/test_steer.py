@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from tests.decode.conftest import DIM, MASK, MAX_TOKENS, SPECIAL, VOCABULARY, make_inverter, make_vectors, same
 from unembed.decode import DecodeConfig, engine, plan, strategies
+from unembed.decode.head import Shortlist
 from unembed.decode.predict import Ask, Sampling, answer
 from unembed.decode.score import COSINE_WEIGHT
 from unembed.decode.steer import Steer, _gradient, steered
@@ -183,7 +184,7 @@ def test_a_wrong_scale_is_named():
 # --- shortlists ---------------------------------------------------------------------------------------------------
 
 
-def ask_for(foreseeing, shortlist):
+def ask_for(foreseeing, lists):
     """Two steered texts, in one of which some words stand already."""
     net, words = foreseeing.artifact.net, foreseeing.artifact.surrogate.word_vectors()
     tokens = torch.full((2, 6), MASK)
@@ -191,13 +192,13 @@ def ask_for(foreseeing, shortlist):
     at = tokens == MASK
     c = net.eval().condition(torch.from_numpy(make_vectors(2)))
     sampling = replace(GREEDY, repeat_penalty=3.0)
-    steer = Steer(words, aims(2), 10.0, shortlist=shortlist)
+    steer = Steer(words, aims(2), 10.0, shortlists=lists and [Shortlist(net, torch.tensor(one)) for one in lists])
     return Ask(tokens, at, c, sampling, torch.zeros(int(at.sum())), steer=steer, entropy=True)
 
 
 @torch.inference_mode()
 def test_a_list_of_all_words_changes_nothing(foreseeing):
-    everything = torch.arange(VOCABULARY).repeat(2, 1)
+    everything = [list(range(VOCABULARY))] * 2
     plain = answer(foreseeing.artifact.net, [ask_for(foreseeing, None)])[0]
     listed = answer(foreseeing.artifact.net, [ask_for(foreseeing, everything)])[0]
     assert torch.equal(listed.tokens, plain.tokens)
@@ -207,7 +208,7 @@ def test_a_list_of_all_words_changes_nothing(foreseeing):
 
 @torch.inference_mode()
 def test_only_words_of_a_texts_own_list_are_chosen(foreseeing):
-    lists = torch.tensor([[20, 21, 22, 40], [9, 10, 50, 51]])
+    lists = [[20, 21, 22, 40], [9, 10, 50, 51]]
     found = answer(foreseeing.artifact.net, [ask_for(foreseeing, lists)])[0].tokens
     assert set(found[:4].tolist()) <= {20, 21, 22, 40}
     assert set(found[4:].tolist()) <= {9, 10, 50, 51}

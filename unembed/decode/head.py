@@ -6,7 +6,7 @@ the sum over it are taken, and the whole distribution exists only for the places
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,18 +28,20 @@ FOLDS = 16  # see `top_words`
 LOWEST = -1e30  # instead of the -inf of a part in which every word is forbidden: -inf - -inf is nan
 
 
-@dataclass(frozen=True, slots=True)
-class Shortlists:
-    """The words that may be chosen at the steered places of n texts."""
+class Shortlist:
+    """The words that may be chosen in one text, with their rows of the vocabulary: gathered once, read at each step."""
 
-    words: Tensor  # (n, K), rising
-    counts: list[int]  # (n,) places of each text
+    def __init__(self, net: Denoiser, words: Tensor) -> None:
+        """`words` (K,), rising."""
+        self.words = words
+        self._table, self._bias = net.word_table(words)
+        if torch.is_autocast_enabled(words.device.type):
+            kind = torch.get_autocast_dtype(words.device.type)
+            self._table, self._bias = self._table.to(kind), self._bias.to(kind)
 
-    @classmethod
-    def join(cls, parts: list[tuple[Tensor, Tensor]]) -> Shortlists:
-        """Of texts (n, K) and their places (n, L) that were asked for apart."""
-        words, at = (list(column) for column in zip(*parts, strict=True))
-        return cls(torch.cat(words), [int(count) for one in at for count in one.sum(1)])
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(m, hidden size) -> (m, K)."""
+        return F.linear(pad_rows(hidden), self._table, self._bias)[: len(hidden)].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,13 @@ def read(
     wishes: Wishes,
     around: Tensor,
     weigh: Weigh | None = None,
-    shortlists: Shortlists | None = None,
+    shortlists: Sequence[tuple[Shortlist, int]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The token at every place, its log-probability and the entropy (zero unless wanted), all (m,).
 
     `hidden` (m, width); `free` the same without the vector, for those under guidance only; `around` (m, L) the text
-    that each place stands in; `weigh` is needed where some places are steered, and `shortlists` spares most of their
-    vocabulary.
+    that each place stands in; `weigh` is needed where some places are steered, and `shortlists`, of each steered text
+    and with the number of its places, spare most of their vocabulary.
     """
     twin = (wishes.guidance != 1).cumsum(0) - 1  # the row of `free` that belongs to a place under guidance
 
@@ -95,7 +97,8 @@ def read(
         if shortlists is None:
             found = [_likeliest(logits_at(places)) for places in torch.split(steered, PLACES)]
         else:
-            found = _likeliest_listed(net, hidden[steered], wishes.penalty[steered], around[steered], shortlists)
+            listed = hidden[steered], wishes.penalty[steered], around[steered]
+            found = _likeliest_listed(*listed, shortlists, net.config.mask_id)
         logits, words = (torch.cat(column) for column in zip(*found, strict=True))
         chosen = _choose(weigh(logits, words), words, wishes.part(steered))
         tokens[steered], log_p[steered], entropy[steered] = chosen
@@ -168,14 +171,14 @@ def _likeliest(parts: _Logits) -> tuple[Tensor, Tensor]:
 
 
 def _likeliest_listed(
-    net: Denoiser, hidden: Tensor, penalty: Tensor, around: Tensor, shortlists: Shortlists
+    hidden: Tensor, penalty: Tensor, around: Tensor, shortlists: Sequence[tuple[Shortlist, int]], mask_id: int
 ) -> list[tuple[Tensor, Tensor]]:
     """`_likeliest` of each text by itself, out of its own shortlist."""
     found, first = [], 0
-    for words, count in zip(shortlists.words, shortlists.counts, strict=True):
+    for shortlist, count in shortlists:
         rows = slice(first, first + count)
-        logits = net.logits(pad_rows(hidden[rows]), words)[:count].float()
-        said = around[first][around[first] != net.config.mask_id]
+        logits, words = shortlist.logits(hidden[rows]), shortlist.words
+        said = around[first][around[first] != mask_id]
         place = torch.searchsorted(words, said).clamp(max=len(words) - 1)
         place = place[words[place] == said]  # a word that is not on the list need not be penalised
         logits.index_add_(1, place, -penalty[rows, None].expand(count, len(place)))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from unembed.decode import strategies
 from unembed.decode.config import DecodeConfig
-from unembed.decode.head import pad_rows
+from unembed.decode.head import Shortlist, pad_rows
 from unembed.decode.predict import Answer, Ask, Sampling
 from unembed.decode.score import score
 from unembed.decode.steer import Steer
@@ -142,12 +142,13 @@ def advance(items: Generator[Item, Answer, None], found: Answer | None) -> Item 
         return None
 
 
-def _shortlist(net: Denoiser, c: Tensor) -> Tensor | None:
-    """The words that a vector makes likely, wherever they stand, rising, (n, SHORTLIST); None if all are to be read."""
+def _shortlists(net: Denoiser, c: Tensor) -> list[Shortlist] | None:
+    """The words that each vector makes likely, wherever they stand; None if all are to be read."""
     if not c.is_cpu or not net.config.bag_of_words or net.config.vocab_size <= SHORTLIST:
         return None  # a GPU reads all words of all texts at once
     likely = net.logits(net.bag_hidden(pad_rows(c)))[: len(c)].float()
-    return likely.topk(SHORTLIST, dim=1, sorted=False).indices.sort(dim=1).values
+    words = likely.topk(SHORTLIST, dim=1, sorted=False).indices.sort(dim=1).values
+    return [Shortlist(net, some) for some in words]
 
 
 def _texts(
@@ -169,6 +170,6 @@ def _texts(
     steer = None
     if words is not None and config.steers and config.guidance:
         aims = F.normalize(torch.from_numpy(vectors[[job.row for job in jobs]]), dim=1).to(words.device)
-        listed = _shortlist(net, c[rows]) if guidance == 1 else None  # guidance mixes the logits of two texts
-        steer = Steer(words, aims, config.steers, shortlist=listed)
+        listed = _shortlists(net, c[rows]) if guidance == 1 else None  # guidance mixes the logits of two texts
+        steer = Steer(words, aims, config.steers, shortlists=listed)
     return Texts(c[rows], jobs[0].length, keys, sampling, net.config.mask_id, steer)

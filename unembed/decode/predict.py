@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unembed.decode.head import Shortlists, Wishes, pad_rows, read, repeat_last
+from unembed.decode.head import Shortlist, Wishes, pad_rows, read, repeat_last
 from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
@@ -98,11 +98,16 @@ def _steers(ask: Ask) -> bool:
     return ask.steer is not None and ask.given is None
 
 
-def _shortlists(asks: Sequence[Ask]) -> Shortlists | None:
-    """Those of the texts that are steered; None where one of them has none."""
-    steers = [(ask.steer, ask.at) for ask in asks if ask.steer is not None and _steers(ask)]
-    listed = [(steer.shortlist, at) for steer, at in steers if steer.shortlist is not None]
-    return Shortlists.join(listed) if listed and len(listed) == len(steers) else None
+def _shortlists(asks: Sequence[Ask]) -> list[tuple[Shortlist, int]] | None:
+    """Those of the texts that are steered, and how many places each has; None where one of them has none."""
+    found: list[tuple[Shortlist, int]] = []
+    for ask in asks:
+        if ask.steer is None or not _steers(ask):
+            continue
+        if ask.steer.shortlists is None:
+            return None
+        found += zip(ask.steer.shortlists, ask.at.sum(1).tolist(), strict=True)
+    return found or None
 
 
 def _steered(asks: Sequence[Ask], counts: list[int], mask_id: int, logits: Tensor, words: Tensor) -> Tensor:

@@ -16,9 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from unembed.decode.head import Shortlist
 
 # Places that are weighed at a time: 6 MB of vectors, which stay in the cache.
 PLACES = 64
@@ -32,12 +36,13 @@ class Steer:
     aims: Tensor  # (n, d) unit vectors
     scale: float
     offsets: Tensor | None = None  # (n, d) by how much the surrogate is known to be wrong near each text
-    shortlist: Tensor | None = None  # (n, K) the only words that may be chosen in each text, rising
+    shortlists: Sequence[Shortlist] | None = None  # (n,) the only words that may be chosen in each text
 
     def of(self, rows: Tensor) -> Steer:
-        """For some of the texts."""
-        offsets, shortlist = (None if part is None else part[rows] for part in (self.offsets, self.shortlist))
-        return Steer(self.words, self.aims[rows], self.scale, offsets, shortlist)
+        """For some of the texts, (n,) bool."""
+        offsets = None if self.offsets is None else self.offsets[rows]
+        lists = self.shortlists and [one for one, wanted in zip(self.shortlists, rows.tolist(), strict=True) if wanted]
+        return Steer(self.words, self.aims[rows], self.scale, offsets, lists)
 
     def cosines(self, tokens: Tensor) -> Tensor:
         """Of finished texts (n, L) with where they are to arrive, (n,)."""

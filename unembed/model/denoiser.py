@@ -192,6 +192,13 @@ class Denoiser(nn.Module):
         scores = self.place_logits(hidden[..., :width], words)
         return scores + self.text_logits(hidden[..., width:], words) if self.config.reader else scores
 
+    def word_table(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """What hidden states are multiplied with for the logits of some words, (k, hidden size), and their bias."""
+        table = self.embed.weight[words]
+        if self.config.reader:
+            table = torch.cat([table, self.reader.words.weight[words]], 1)
+        return table, self.bias[words].masked_fill(self.forbidden[words], -torch.inf)
+
     def place_logits(self, hidden: Tensor, words: slice | Tensor) -> Tensor:
         """The part of the logits that differs from place to place, from hidden states without the reader's part."""
         bias = self.bias[words].masked_fill(self.forbidden[words], -torch.inf)

@@ -184,10 +184,8 @@ def cross_entropy(net: Denoiser, hidden: Tensor, targets: Tensor, candidates: Ca
 
 def sampled_entropy(net: Denoiser, hidden: Tensor, targets: Tensor, weight: Tensor, candidates: Candidates) -> Tensor:
     """Weighted sum of -log p of the targets over the candidates: `cross_entropy` in parts that fit into the cache."""
-    words = net.embed.weight[candidates.ids]
-    if net.config.reader:
-        words = torch.cat([words, net.reader.words.weight[candidates.ids]], 1)
-    bias = net.bias[candidates.ids].masked_fill(net.forbidden[candidates.ids], -torch.inf) - candidates.correction
+    words, bias = net.word_table(candidates.ids)
+    bias = bias - candidates.correction
     kind = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):
         kind = torch.get_autocast_dtype(hidden.device.type)

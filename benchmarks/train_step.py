@@ -27,8 +27,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unembed.config import cpu
 from unembed.model import batches, objective, optim
-from unembed.model.denoiser import Block, Denoiser, Padding
+from unembed.model.denoiser import Block, Denoiser
 from unembed.model.objective import Batch, Noise
+from unembed.model.rows import Padding
 from unembed.precision import autocast, fast_bf16
 
 CANVAS = 32

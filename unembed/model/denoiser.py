@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from unembed.config import ModelConfig
 from unembed.model import fused
 from unembed.model.reader import Reader, reader_size
+from unembed.model.rows import Packing, Padding
 
 TIME_FEATURES = 64
 
@@ -217,40 +218,6 @@ class Denoiser(nn.Module):
         places = torch.stack([lengths + 1 if j % 2 else 0 * lengths for j in range(count)], 1)  # (n, prefix)
         carried = self.prefix_vector(c)[: len(x)].view(-1, count, self.config.width)
         return torch.cat([self.prefix + carried + self.position[places], x], 1)
-
-
-class Packing:
-    """Rows of texts of different lengths, one after the other: what is behind the end of a text is not computed."""
-
-    def __init__(self, valid: Tensor) -> None:  # (n, length) bool
-        self.valid = valid
-        self.texts = valid.nonzero()[:, 0]  # (rows,) which text a row belongs to
-        self.number = valid.flatten().cumsum(0).view(valid.shape) - 1  # (n, length) the row of a position
-        self._places = valid.flatten().nonzero()[:, 0]
-
-    def pack(self, x: Tensor) -> Tensor:
-        """(n, length, width) -> (rows, width)."""
-        return x.flatten(0, 1).index_select(0, self._places)  # a quarter of the time of x[places]
-
-    def pad(self, rows: Tensor) -> Tensor:
-        """(rows, width) -> (n, length, width), zero behind the end."""
-        padded = rows.new_zeros(self.valid.numel(), rows.shape[1]).index_copy_(0, self._places, rows)
-        return padded.view(*self.valid.shape, rows.shape[1])
-
-
-class Padding:
-    """Rows of texts of different lengths side by side; what is behind the end of a text is computed and ignored."""
-
-    def __init__(self, valid: Tensor) -> None:  # (n, length) bool
-        self.valid = valid
-
-    def pack(self, x: Tensor) -> Tensor:
-        """(n, length, width) as it is."""
-        return x
-
-    def pad(self, x: Tensor) -> Tensor:
-        """(n, length, width) as it is."""
-        return x
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ A place for a table of `results/main.json`, each marker on a line of its own:
 
 `view` is systems (default), originals (near copies left out), source, length or samples; `system=` names the system of
 the last three. `results:feedback...` is the table of `tools/feedback_curve.py`, of the arms and budgets that are named:
-`arms=black-box,white-box` (- for a blank), `budgets=100,320`.
+`arms=black-box,white-box` (- for a blank), `budgets=100,320`. `results:ablations` is that of `tools/ablate.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the p
 
 from unembed.data.shards import write_whole  # noqa: E402
 from unembed.errors import ConfigError, UnembedError  # noqa: E402
-from unembed.measure.results import Results, load  # noqa: E402
-from unembed.measure.table import feedback_table, markdown_table  # noqa: E402
+from unembed.measure.results import load  # noqa: E402
+from unembed.measure.table import ablation_table, feedback_table, markdown_table  # noqa: E402
 
 _BEGIN = re.compile(r"^<!-- results:(?P<name>[\w-]+)(?P<options>[^<>]*?) -->$", re.MULTILINE)
 _OPTIONS = ("view", "columns", "system")
@@ -42,17 +42,17 @@ def render(text: str, root: Path) -> str:
         if end < 0 or _BEGIN.search(text, begin.end(), end):
             raise ConfigError(f"the table {begin[0]} does not end: write {closing} on a line below it")
         path, words = root / "results" / f"{begin['name']}.json", begin["options"].split()
-        made = feedback(path, words) if begin["name"].startswith("feedback") else table(load(path), words)
+        made = _MAKERS.get(begin["name"].partition("_")[0], table)(path, words)
         done += [text[place : begin.end()], "\n", made, "\n"]
         place = end
     return "".join([*done, text[place:]])
 
 
-def table(results: Results, words: list[str]) -> str:
+def table(path: Path, words: list[str]) -> str:
     """The table that the options of a marker ask for."""
     options = read_options(words, _OPTIONS)
     columns = options["columns"].split(",") if options["columns"] else ()
-    return markdown_table(results, options["view"] or "systems", columns, options["system"])
+    return markdown_table(load(path), options["view"] or "systems", columns, options["system"])
 
 
 def feedback(path: Path, words: list[str]) -> str:
@@ -62,6 +62,15 @@ def feedback(path: Path, words: list[str]) -> str:
     return feedback_table(
         json.loads(path.read_text()), [arm.replace("-", " ") for arm in arms], [int(b) for b in budgets]
     )
+
+
+def ablations(path: Path, words: list[str]) -> str:
+    """The table of what each part of the recipe is worth."""
+    read_options(words, ())
+    return ablation_table(json.loads(path.read_text()))
+
+
+_MAKERS = {"feedback": feedback, "ablations": ablations}
 
 
 def read_options(words: list[str], known: tuple[str, ...]) -> dict[str, str]:

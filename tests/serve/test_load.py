@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -106,7 +107,7 @@ def test_two_hundred_clients_at_once(server):
     time.sleep(1.5)
     slowest_idle = max(idle.stop())
 
-    pulse, memory, addresses = Pulse(port), [], set()
+    slowest, memory, addresses = [], [], set()
     before, peak, over = process.memory_info().rss, [0], threading.Event()
 
     def watch() -> None:
@@ -116,6 +117,7 @@ def test_two_hundred_clients_at_once(server):
     watching = threading.Thread(target=watch)
     watching.start()
     for _ in range(WAVES):
+        pulse = Pulse(port)
         ends = asyncio.run(wave(url, vectors))
         served = ends.count((200, "done"))
         assert served + sum(end in REFUSALS for end in ends) == CLIENTS, set(ends)
@@ -123,7 +125,7 @@ def test_two_hundred_clients_at_once(server):
         memory.append(process.memory_info().rss)
         for line in process.net_connections("inet"):
             addresses |= {end.ip for end in (line.laddr, line.raddr) if end}
-    slowest = max(pulse.stop())
+        slowest.append(max(pulse.stop()))
     over.set()
     watching.join()
 
@@ -131,6 +133,7 @@ def test_two_hundred_clients_at_once(server):
     assert (state["waiting"], state["running"]) == (0, 0)
     assert memory[-1] - memory[0] < 30e6, f"memory grew: {memory}"
     assert peak[0] - before < 150e6, f"200 clients took {(peak[0] - before) / 1e6:.0f} MB"
-    # 100 ms on top of what an idle server takes, which is next to nothing unless something else has the machine.
-    assert slowest < 0.1 + slowest_idle, f"/health took {slowest:.3f} s (idle {slowest_idle:.3f} s)"
+    # 100 ms on top of what an idle server takes, which is next to nothing unless something else has the machine. A server
+    # that lets its clients wait does so in every wave; a virtual machine that stood still did in one.
+    assert statistics.median(slowest) < 0.1 + slowest_idle, f"/health took {slowest} s (idle {slowest_idle:.3f} s)"
     assert all(address.startswith("127.") for address in addresses)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from unembed.decode.config import DecodeConfig, Precision
+from unembed.decode.parallel import side_by_side
 from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Ask, answer
 from unembed.decode.result import Inversion
@@ -89,13 +90,21 @@ def _decode_group(
     net: Denoiser, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int, words: Tensor | None
 ) -> list[list[Candidate]]:
     found: list[list[Candidate]] = [[] for _ in vectors]
-    with inference(net, config.precision):
-        c = conditions(net, vectors, config)
-        for jobs in _batches(plan(net, c, config), batch_size):
+
+    def decoded(jobs: list[Job]) -> list[Candidate]:
+        with inference(net, config.precision):  # a state of the thread
             stages = course(net, vectors, c, jobs, config, words)
             while (stage := _next_stage(net, stages)) is not None:
-                for job, candidate in zip(jobs, stage.candidates or (), strict=stage.candidates is not None):
-                    found[job.row].append(candidate)
+                if stage.candidates is not None:
+                    return stage.candidates
+        raise AssertionError("a course ends with its candidates")
+
+    with inference(net, config.precision):
+        c = conditions(net, vectors, config)
+        batches = list(_batches(plan(net, c, config), batch_size))
+        for jobs, candidates in zip(batches, side_by_side(decoded, batches, net.bias.device), strict=True):
+            for job, candidate in zip(jobs, candidates, strict=True):
+                found[job.row].append(candidate)
     return [ranked(candidates)[: config.n_best] for candidates in found]
 
 

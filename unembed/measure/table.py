@@ -58,6 +58,16 @@ def feedback_table(results: dict[str, Any], arms: Sequence[str] = (), budgets: S
     return markdown(rows)
 
 
+def ablation_table(results: dict[str, Any]) -> str:
+    """What each part of the recipe is worth, as `tools/ablate.py` measures it."""
+    rows = [["change", "texts", "CPU s", "100 % masks", "50 %", "15 %", "token F1 %"]]
+    for row in results["rows"]:
+        entropies = [f"{row[key]:.3f}" for key in ("entropy_1", "entropy_0.5", "entropy_0.15")]
+        f1 = f"{100 * row['token_f1']:.1f}"
+        rows.append([row["arm"], f"{row['texts']:,}", str(row["cpu_seconds"]), *entropies, f1])
+    return markdown(rows)
+
+
 def systems_rows(results: Results, columns: Sequence[str] = (), *, intervals: bool, copies: bool = True) -> Rows:
     """A row for each system; `copies=False` leaves out near copies of training texts."""
     scores = [system.overall if copies else system.without_copies or {} for system in results.systems]

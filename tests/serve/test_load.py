@@ -133,7 +133,7 @@ def test_two_hundred_clients_at_once(server):
     assert (state["waiting"], state["running"]) == (0, 0)
     assert memory[-1] - memory[0] < 30e6, f"memory grew: {memory}"
     assert peak[0] - before < 150e6, f"200 clients took {(peak[0] - before) / 1e6:.0f} MB"
-    # 100 ms on top of what an idle server takes, which is next to nothing unless something else has the machine. A server
-    # that lets its clients wait does so in every wave; a virtual machine that stood still did in one.
+    # 100 ms on top of what an idle server takes, which is next to nothing unless something else has the machine.
+    # A server that lets its clients wait does so in every wave; a virtual machine that stood still did in one.
     assert statistics.median(slowest) < 0.1 + slowest_idle, f"/health took {slowest} s (idle {slowest_idle:.3f} s)"
     assert all(address.startswith("127.") for address in addresses)

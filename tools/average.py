@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         net = copy.deepcopy(after.net)
         average(before.net, net, options.share)
         surrogate = None if after.surrogate is None else after.surrogate.on(net)
-        artifact.save(options.output, replace(after, net=net, surrogate=surrogate), "fp32")
+        artifact.save(options.output, replace(after, net=net, surrogate=surrogate, writer=None), "fp32")
     except UnembedError as error:
         sys.stderr.write(f"{error}\n")
         return 2

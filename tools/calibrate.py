@@ -36,7 +36,6 @@ from unembed.data.encoders import Encoder  # noqa: E402
 from unembed.data.shards import file_sha256, tokens_folder, write_whole  # noqa: E402
 from unembed.data.tokens import write_tokens  # noqa: E402
 from unembed.data.vectors import write_vectors  # noqa: E402
-from unembed.decode import DecodeConfig  # noqa: E402
 from unembed.errors import UnembedError  # noqa: E402
 from unembed.inverter import Inverter  # noqa: E402
 from unembed.measure import provenance  # noqa: E402
@@ -79,8 +78,8 @@ def run(options: argparse.Namespace, spare: Path) -> None:
     seconds = time.perf_counter() - began
     found = Calibration(
         weights=file_sha256(options.inverter / "model.safetensors"),
-        surrogate=calibration.surrogate_sha256(options.inverter),
-        decode=dataclasses.asdict(DecodeConfig()),
+        **calibration.beside(options.inverter),
+        decode=dataclasses.asdict(inverter.decoding()),
         alone=calibration.fit(table[:, : leak.ALONE], truth, options.seed),
         with_encoder=calibration.fit(table, truth, options.seed),
         n=len(truth),

@@ -57,7 +57,8 @@ class Inverter:
     def to(self, device: str | torch.device) -> Inverter:
         """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
         found = devices.find(device)
-        for part in (self.artifact.net, self.artifact.corrector, self.artifact.surrogate):
+        model = self.artifact
+        for part in (model.net, model.corrector, model.surrogate, model.writer):
             if part is not None:
                 part.to(found)
         self._word_vectors = None
@@ -150,6 +151,10 @@ class Inverter:
             log.warning(note)
         return found
 
+    def decoding(self, config: DecodeConfig | None = None) -> DecodeConfig:
+        """These settings, or the default ones, with the strategy that this inverter decodes with."""
+        return (config or DecodeConfig()).resolved(self.artifact.writer is not None)
+
     def search(
         self,
         vectors: Source,
@@ -175,7 +180,8 @@ class Inverter:
         reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
         model = self.artifact
         runner = Runner(
-            model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate, self._words()
+            model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate, self._words(),
+            model.writer,
         )  # fmt: skip
         first = 0
 
@@ -198,12 +204,12 @@ class Inverter:
         """
         config = replace(config or DecodeConfig(), **settings)
         row = self._one(vector)
-        states = engine.stream(self.artifact.net, row, config, self._words())
-        return (self._step(state, result) for state, result in states)
+        states = engine.stream(self.artifact.net, row, config, self._words(), self.artifact.writer)
+        return (self._step(state, results) for state, results in states)
 
     def pool(self, capacity: int = 32) -> Pool:
         """Decode up to `capacity` texts that come and go, all in shared forward passes (see `decode.pool`)."""
-        return Pool(self.artifact.net, capacity, self._one, self._step, self._words())
+        return Pool(self.artifact.net, capacity, self._one, self._step, self._words(), self.artifact.writer)
 
     def invert_file(
         self,
@@ -235,6 +241,8 @@ class Inverter:
                 settings["corrector"] = disk.weights_hash(self.artifact.corrector)
         if self.artifact.surrogate is not None:
             settings["surrogate"] = disk.weights_hash(self.artifact.surrogate)
+        if self.artifact.writer is not None:
+            settings["writer"] = disk.weights_hash(self.artifact.writer)
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:
             if encoder is None:
@@ -256,14 +264,13 @@ class Inverter:
         return VectorReader(source, dim=self.dim, normalized=self.encoder.normalized, column=column, chunk=chunk)
 
     def _invert(self, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int) -> list[Inversion]:
-        words = self._words()
-        ranked = list(engine.decode(self.artifact.net, vectors, config, batch_size=batch_size, words=words))
-        texts = iter(text_of(self.artifact.tokenizer, [c.tokens for candidates in ranked for c in candidates]))
-        inversions = []
-        for candidates in ranked:
-            best, *others = [_inversion(next(texts), candidate) for candidate in candidates]
-            inversions.append(replace(best, alternatives=tuple(others)) if others else best)
-        return inversions
+        model = self.artifact
+        found = engine.decode(
+            model.net, vectors, config, batch_size=batch_size, words=self._words(), writer=model.writer
+        )
+        ranked = list(found)
+        texts = iter(text_of(model.tokenizer, [c.tokens for candidates in ranked for c in candidates]))
+        return [_with_alternatives([_inversion(next(texts), one) for one in candidates]) for candidates in ranked]
 
     def _invert_all_with(
         self,
@@ -310,7 +317,7 @@ class Inverter:
             log.warning(note)
         return rows[0]
 
-    def _step(self, state: State, result: Candidate | None) -> Step:
+    def _step(self, state: State, results: list[Candidate] | None) -> Step:
         mask_id, tokenizer = self.artifact.net.config.mask_id, self.artifact.tokenizer
         ids = state.tokens[0].tolist()
         text = text_of(tokenizer, [ids])[0]
@@ -322,8 +329,12 @@ class Inverter:
             masked=tuple(place for place, i in enumerate(ids) if i == mask_id),
             passes=int(state.passes[0]),
             text=text.replace(mask, "_") if mask else text,
-            inversion=None if result is None else _inversion(text, result),
+            inversion=None if results is None else self._inversion_of(results),
         )
+
+    def _inversion_of(self, candidates: list[Candidate]) -> Inversion:
+        texts = text_of(self.artifact.tokenizer, [one.tokens for one in candidates])
+        return _with_alternatives([_inversion(text, one) for text, one in zip(texts, candidates, strict=True)])
 
     def _identity(self) -> str:
         """A hash of the weights: results of another inverter must not be mixed with these."""
@@ -342,6 +353,11 @@ def _checked_inversion(found: Found, n_best: int, tokenizer: Tokenizer) -> Inver
         )
         for one in found.best[:n_best]
     ]  # fmt: skip
+    return replace(best, alternatives=tuple(others)) if others else best
+
+
+def _with_alternatives(found: list[Inversion]) -> Inversion:
+    best, *others = found
     return replace(best, alternatives=tuple(others)) if others else best
 
 

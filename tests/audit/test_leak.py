@@ -140,7 +140,7 @@ def test_calibration_with_another_surrogate_is_refused(tmp_path, some):
     made = replace(
         some,
         weights=file_sha256(tmp_path / "model.safetensors"),
-        surrogate=calibration.surrogate_sha256(tmp_path),
+        **calibration.beside(tmp_path),
     )
     made.save(tmp_path / calibration.FILE)
     assert Calibration.load(tmp_path).surrogate == made.surrogate  # the numbers are rounded on disk

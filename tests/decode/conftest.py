@@ -16,6 +16,7 @@ from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 from unembed.model.surrogate import Surrogate
+from unembed.model.writer import Writer
 
 DIM, VOCABULARY, MAX_TOKENS = 16, 64, 12
 SPECIAL = [0, 1, 2, 3, 4]
@@ -66,13 +67,29 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_inverter(seed: int = 0, corrects: bool = False, foresees: bool = False) -> Inverter:
+def make_writer(net: Denoiser, seed: int = 0) -> Writer:
+    """One that says something everywhere, and ends its texts."""
+    surrogate = Surrogate(net)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        surrogate.words.weight.copy_(torch.randn(surrogate.words.weight.shape, generator=generator))
+        writer = Writer(net, surrogate).requires_grad_(False).eval()
+        for layer in (writer.account, writer.account_spoken):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) * 0.3)
+        writer.end.copy_(torch.randn(writer.end.shape, generator=generator))
+    return writer
+
+
+def make_inverter(seed: int = 0, corrects: bool = False, foresees: bool = False, writes: bool = False) -> Inverter:
     net = make_net(seed)
     encoder = EncoderInfo("test", DIM, True, "")
     corrector = Corrector(net).eval() if corrects else None
     surrogate = Surrogate(net).eval() if foresees else None
     config = Config(model=net.config)
-    return Inverter(Artifact(net, make_tokenizer(), config, encoder, corrector=corrector, surrogate=surrogate))
+    writer = make_writer(net, seed) if writes else None
+    return Inverter(
+        Artifact(net, make_tokenizer(), config, encoder, corrector=corrector, surrogate=surrogate, writer=writer)
+    )
 
 
 @pytest.fixture(scope="session")

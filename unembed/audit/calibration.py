@@ -18,7 +18,7 @@ from unembed.data.shards import file_sha256, write_whole
 from unembed.decode import DecodeConfig
 from unembed.errors import CheckpointError, ConfigError, DataError
 from unembed.measure.metrics import Array
-from unembed.model.artifact import SURROGATE
+from unembed.model.artifact import SURROGATE, WRITER
 from unembed.typed import build
 
 FILE = "calibration.json"
@@ -83,10 +83,10 @@ class Fit:
         return np.clip(np.stack([value, value + self.low * spread, value + self.high * spread], axis=1), 0, 1)
 
 
-def surrogate_sha256(folder: Path | str) -> str:
-    """Of the surrogate of an inverter folder; empty if it has none."""
-    path = Path(folder) / SURROGATE
-    return file_sha256(path) if path.is_file() else ""
+def beside(folder: Path | str) -> dict[str, str]:
+    """Hashes of what else decides on the texts of an inverter folder, as `Calibration` has them; empty if not there."""
+    paths = {"surrogate": Path(folder) / SURROGATE, "writer": Path(folder) / WRITER}
+    return {name: file_sha256(path) if path.is_file() else "" for name, path in paths.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,8 @@ class Calibration:
     date: str
     surrogate: str = ""
     """sha256 of surrogate.safetensors, which steers the decoding; empty if there is none."""
+    writer: str = ""
+    """sha256 of writer.safetensors; empty if there is none."""
     notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
@@ -128,7 +130,8 @@ class Calibration:
         weights = Path(folder) / "model.safetensors"
         if not weights.is_file():
             raise CheckpointError(f"{folder} has no model.safetensors: copy the whole inverter folder again")
-        if (file_sha256(weights), surrogate_sha256(folder)) != (found.weights, found.surrogate):
+        made_with = {"surrogate": found.surrogate, "writer": found.writer}
+        if (file_sha256(weights), beside(folder)) != (found.weights, made_with):
             raise CheckpointError(f"{path} was made for other weights than those beside it: {again}")
         return found
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from unembed.audit.calibration import Calibration
 from unembed.data.text import decode
-from unembed.decode import DecodeConfig, Inversion
+from unembed.decode import Inversion
 from unembed.errors import DataError
 from unembed.measure.metrics import Array, cosine, exact_match, rouge_l, token_f1
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from unembed.data.encoders import Encoder
+    from unembed.decode import DecodeConfig
     from unembed.inverter import Inverter
 
 __all__ = ["Calibration", "Recovered", "features", "longer_than_window", "recover", "tokens_of"]
@@ -81,7 +82,7 @@ def recover(
         raise DataError(f"{len(texts)} texts for {len(vectors)} vectors: give one, or None, for each")
     if not len(vectors):
         return []
-    config = config or DecodeConfig()
+    config = inverter.decoding(config)
     if calibration is not None:
         calibration.check(config)
     found = inverter.invert(vectors, config)

@@ -21,7 +21,6 @@ from unembed.audit.log import NAME, Log, Record, read, save
 from unembed.audit.stages import Stages
 from unembed.audit.stores import Description, Sample, StoreOptions, open_store, shown
 from unembed.audit.summary import summarise
-from unembed.decode import DecodeConfig
 from unembed.errors import DataError
 from unembed.inverter import Inverter
 from unembed.measure.provenance import now, versions
@@ -142,7 +141,7 @@ def _config(about: Description, options: Options, inverter: Inverter) -> Record:
         "encoder": None if options.encoder is None else shown(options.encoder),
         "inverter": options.inverter,
         "weights": net_sha256(inverter.artifact.net),
-        "decode": dataclasses.asdict(DecodeConfig()),
+        "decode": dataclasses.asdict(inverter.decoding()),
         "reveal": options.reveal,
         "feedback": options.feedback,
     }

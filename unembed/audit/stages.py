@@ -19,7 +19,6 @@ from unembed.audit.stores import shown
 from unembed.audit.topics import TopicModel
 from unembed.audit.unique import uniqueness
 from unembed.data import encoders
-from unembed.decode import DecodeConfig
 from unembed.errors import DataError, EncoderError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Stages:
     ) -> None:
         self.log, self.sample, self.inverter, self.home = log, sample, inverter, home
         self.seed, self.reveal = seed, reveal
-        self.decoding = DecodeConfig()
+        self.decoding = inverter.decoding()
         self.vectors: NDArray[np.float32] | None = None
         """As the inverter reads them; None if it cannot."""
         self.encoder: Encoder | None = None

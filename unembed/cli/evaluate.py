@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from unembed.cli import console
 from unembed.decode import DecodeConfig
-from unembed.decode import strategies as known
+from unembed.decode.config import AUTO, WRITER, choices
 from unembed.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def evaluate(
     n: Annotated[int, Parameter(name=("-n", "--n"))] = 300,
     split: Literal["test", "validation", "train", "held-out"] = "test",
     training: Path | None = None,
-    strategies: str = "confidence",
+    strategies: str = AUTO,
     baselines: str = "all",
     perplexity: str | None = None,
     perplexity_texts: int = 500,
@@ -59,7 +59,7 @@ def evaluate(
         split: Which texts; `held-out` takes all, of sources that were never trained on. Training texts measure memory,
             and the results then say so.
         training: The dataset that the inverter was trained on, if that is not `data`: for baselines and near copies.
-        strategies: Names with commas between them, or all.
+        strategies: Names with commas between them, or all; auto is what `unembed invert` does unless told otherwise.
         baselines: Of random, unconditional, nearest: names with commas between them, all, or none.
         perplexity: Also score the texts under a language model: smollm2, a folder, or a hub id.
         perplexity_texts: How many of the texts the language model reads.
@@ -71,8 +71,7 @@ def evaluate(
     if n < 1 or perplexity_texts < 1:
         option, value = ("-n", n) if n < 1 else ("--perplexity-texts", perplexity_texts)
         raise ConfigError(f"{option} is {value}: give a number of texts of at least 1")
-    names = _choose(strategies, known.names())
-    if not names:
+    if not _choose(strategies, choices()):
         raise ConfigError("--strategies names none: give at least one")
     rivals, notes = _rivals(baselines, made_of_training=training is not None or split != "held-out")
     from unembed.cli.invert import open_inverter
@@ -91,14 +90,18 @@ def evaluate(
     for made_by in (dataset.encoder_info, trained.encoder_info):
         check_encoder(model.artifact, dim=made_by.dim, spec=made_by.spec, fingerprint=made_by.fingerprint)
     encoder = _encoder(model.encoder.spec) if cosine else None
-    configs = {name: dataclasses.replace(decoding, strategy=name) for name in names}
-    surrogate = model.artifact.surrogate
+    can = [name for name in choices() if name != AUTO and (name != WRITER or model.artifact.writer is not None)]
+    names = can if strategies == "all" else _choose(strategies, choices())
+    chosen = [model.decoding(dataclasses.replace(decoding, strategy=name)) for name in names]
+    configs = {config.strategy: config for config in chosen}
+    surrogate, writer = model.artifact.surrogate, model.artifact.writer
     with console.resumable(GO_ON), console.progress("evaluate") as bar:
         keeper = Keeper(
             output.with_name(output.name + ".part"),
             {
                 "weights": net_sha256(model.artifact.net), "data": dataset.fingerprint, "split": split, "n": n,
-                "surrogate": surrogate and net_sha256(surrogate), "training": trained.fingerprint,
+                "surrogate": surrogate and net_sha256(surrogate), "writer": writer and net_sha256(writer),
+                "training": trained.fingerprint,
                 "seed": decoding.seed, "perplexity": perplexity,
                 "perplexity_texts": perplexity_texts, "versions": versions(),
                 "encoder": encoder and [encoder.name, encoder.fingerprint],

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from unembed.cli import STDIN, console, search
 from unembed.decode import DecodeConfig
 from unembed.decode import config as presets
+from unembed.decode.config import WRITER
 from unembed.decode.feedback import FeedbackConfig
 from unembed.errors import ConfigError, DataError, EncoderError
 
@@ -91,8 +92,6 @@ def invert(
     kind = kind_of(source, text=text, vectors=vectors)
     if fast and best:
         raise ConfigError("--fast and --best exclude each other: leave one out")
-    if fast or best:
-        decoding = presets.based_on(presets.fast() if fast else presets.best(), decoding)
     if output is not None and kind == "text":
         raise ConfigError("-o is for a file of vectors; for one text, send the output where you want it: > file")
     if output is not None and json:
@@ -102,11 +101,15 @@ def invert(
         settings = FeedbackConfig(budget=320 if budget is None else budget, gradients=gradients, seed=decoding.seed)
     elif budget is not None or encoder is not None or price is not None or gradients != "auto":
         raise ConfigError("--budget, --gradients, --encoder and --price are for encoder feedback: add --feedback")
+    told = _read_text(source) if kind == "text" else ""
+    opened = open_inverter(inverter, device)
+    if fast or best:
+        preset = presets.fast if fast else presets.best
+        decoding = presets.based_on(preset(opened.artifact.writer is not None), decoding)
     if kind == "text":
-        _round_trip(_read_text(source), open_inverter(inverter, device), decoding, json, settings, encoder, price)
+        _round_trip(told, opened, decoding, json, settings, encoder, price)
         return
     place = "-" if source == STDIN else source
-    opened = open_inverter(inverter, device)
     asked = None if settings is None else search.open_encoder(opened, encoder)
     if asked is not None and settings is not None:
         count = opened.reader(place, column=column).total if place != "-" else None
@@ -247,7 +250,9 @@ def _draw(
     if found.cosine is None:
         with Live(console=out, auto_refresh=False, transient=True) as screen:
             # At the length that won. Texts drawn for n-best are not shown on their way, only in the end.
-            for step in inverter.stream(vector, config, length=len(found.tokens)):
+            if inverter.decoding(config).strategy != WRITER:
+                config = dataclasses.replace(config, length=len(found.tokens))
+            for step in inverter.stream(vector, config):
                 screen.update(live.frame(step, inverter.artifact.tokenizer), refresh=True)
                 time.sleep(SECONDS_PER_FRAME)
     asked = f"encoder asked {found.queries} times" + (f", {found.gradients} gradients" if found.gradients else "")

@@ -36,6 +36,7 @@ def train(
     init_from: str | None = None,
     corrector_of: str | None = None,
     surrogate_of: str | None = None,
+    writer_of: str | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -49,6 +50,7 @@ def train(
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
     unembed train data/corpus -o out/both --corrector-of out/run --steps 1000
     unembed train data/corpus -o out/both --surrogate-of out/run --steps 1000
+    unembed train data/corpus -o out/all --writer-of out/both --steps 1000
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
     ```
@@ -68,6 +70,8 @@ def train(
             stays as it is; the output folder holds both.
         surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"): it finds more words,
             and makes encoder feedback take fewer queries; the output folder holds both.
+        writer_of: Train a writer, which writes from left to right, beside this inverter and its surrogate (a folder,
+            or "default"), or go on with the one that it has; the output folder holds all.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """
@@ -83,8 +87,8 @@ def train(
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
-    if sum(bool(one) for one in (init_from, corrector_of, surrogate_of)) > 1:
-        raise ConfigError("--init-from, --corrector-of and --surrogate-of are three kinds of training: give one")
+    if sum(bool(one) for one in (init_from, corrector_of, surrogate_of, writer_of)) > 1:
+        raise ConfigError("--init-from, --corrector-of, --surrogate-of and --writer-of are kinds of training: give one")
     start = artifact.load(unembed.SHIPPED if init_from == "default" else init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
@@ -100,6 +104,11 @@ def train(
 
             inverter = unembed.load(None if surrogate_of == "default" else surrogate_of).artifact
             surrogate_trainer.train(config, data, inverter, output, resume=resume, report=report)
+        elif writer_of:
+            from unembed.model import writer_trainer
+
+            inverter = unembed.load(None if writer_of == "default" else writer_of).artifact
+            writer_trainer.train(config, data, inverter, output, resume=resume, report=report)
         else:
             trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
     if not console.is_first():

@@ -16,6 +16,15 @@ MIN_TEMPERATURE = 1e-3
 # would be said in the first place that comes (docs/decoding.md has the numbers).
 STEERED = {"confidence": 15.0, "entropy": 15.0}
 
+# The net that writes from left to right, where an inverter has one; what it makes is not denoised.
+AUTO, WRITER = "auto", "writer"
+# Settings that only the denoiser knows: whoever gives one wants the denoiser.
+OF_DENOISER = (
+    "steps", "temperature", "top_p", "guidance", "length", "variant_temperature", "repeat_penalty", "steering",
+    "distinct", "remask_share", "remask_threshold", "refine_share", "entropy_bound", "score", "score_passes",
+    "length_weight",
+)  # fmt: skip
+
 # Up to so many expected tokens a text is decoded at several lengths, unless told otherwise.
 SHORT, SHORT_LENGTHS = 13, 3
 
@@ -27,8 +36,12 @@ Precision = Literal["auto", "fp32", "bf16"]
 class DecodeConfig:
     """Settings of one decoding; two runs with equal settings give equal texts."""
 
-    strategy: str = "confidence"
-    """Which masked positions are revealed at each step: a name from `strategies.names()`."""
+    strategy: str = AUTO
+    """`writer`: from left to right by the inverter's writer. Or which masked positions the denoiser reveals at each
+    step: a name from `strategies.names()`. `auto`: the writer, unless there is none or a setting of the denoiser is
+    given; then `confidence`."""
+    beams: int = 4
+    """`writer`: texts that are written side by side; more find likelier ones, in more time."""
     steps: int = 8
     """The most denoising steps a text may take; whatever the number, no mask is left behind."""
     temperature: float = 0.0
@@ -40,8 +53,8 @@ class DecodeConfig:
     guidance: float = 1.0
     """Classifier-free guidance scale; anything but 1 costs a second forward pass without the vector."""
     lengths: int | None = None
-    """How many lengths are decoded, the expected one and the likeliest; the score chooses. Not given: 3 for short
-    texts, which are cheap and suffer most from a wrong length, 1 for others."""
+    """How many lengths are denoised, the expected one and the likeliest; the score chooses. Not given: 3 for short
+    texts, which are cheap and suffer most from a wrong length, 1 for others. (The writer ends its texts itself.)"""
     length: int | None = None
     """Decode to this number of tokens instead of a predicted one."""
     n_best: int = 1
@@ -72,9 +85,9 @@ class DecodeConfig:
     """`bf16` needs a machine that is fast with it, `auto` looks. Only fp32 results are independent of the batch."""
 
     def __post_init__(self) -> None:
-        if self.strategy not in strategies.names():
-            raise ConfigError(f"no strategy named {self.strategy!r}: choose one of {', '.join(strategies.names())}")
-        for name in ("steps", "n_best", "score_passes"):
+        if self.strategy not in choices():
+            raise ConfigError(f"no strategy named {self.strategy!r}: choose one of {', '.join(choices())}")
+        for name in ("steps", "n_best", "score_passes", "beams"):
             _whole(name, getattr(self, name), 1)
         if self.lengths is not None:
             _whole("lengths", self.lengths, 1)
@@ -101,6 +114,20 @@ class DecodeConfig:
         _one_of("score", self.score, ("revealed", "pseudo"))
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
 
+    def resolved(self, writer: bool) -> DecodeConfig:
+        """The same with a strategy that is one, for an inverter with or without a writer."""
+        plain = asdict(DecodeConfig())
+        given = [name for name in OF_DENOISER if getattr(self, name) != plain[name]]
+        if self.strategy == AUTO:
+            return replace(self, strategy=WRITER if writer and not given else "confidence")
+        if self.strategy == WRITER and not writer:
+            raise ConfigError("this inverter has no writer: choose another strategy, or unembed train --writer-of it")
+        if self.strategy == WRITER and given:
+            raise ConfigError(
+                f"{', '.join(given)}: the writer knows no such setting; choose another strategy, or leave it"
+            )
+        return self
+
     def lengths_for(self, expected: int) -> int:
         """How many lengths are decoded where so many tokens are expected."""
         if self.lengths is None:
@@ -113,14 +140,19 @@ class DecodeConfig:
         return STEERED.get(self.strategy, 0.0) if self.steering is None else self.steering
 
 
-def fast() -> DecodeConfig:
-    """Half the passes of the default, for a few points of quality (docs/decoding.md has the numbers)."""
-    return DecodeConfig(steps=4, lengths=1)
+def choices() -> tuple[str, ...]:
+    """What `strategy` may be."""
+    return (AUTO, WRITER, *strategies.names())
 
 
-def best() -> DecodeConfig:
-    """The most that this net gives without asking the encoder, whatever it costs (docs/decoding.md has the numbers)."""
-    return DecodeConfig(lengths=5)
+def fast(writer: bool) -> DecodeConfig:
+    """Half the work of the default or less, for a few points of quality (docs/decoding.md has the numbers)."""
+    return DecodeConfig(beams=1) if writer else DecodeConfig(steps=4, lengths=1)
+
+
+def best(writer: bool) -> DecodeConfig:
+    """The most that there is without asking the encoder, whatever it costs (docs/decoding.md has the numbers)."""
+    return DecodeConfig(beams=16) if writer else DecodeConfig(lengths=5)
 
 
 def based_on(base: DecodeConfig, given: DecodeConfig) -> DecodeConfig:
@@ -133,6 +165,7 @@ class DecodeSettings(TypedDict, total=False):
     """Single fields of `DecodeConfig`, as keywords; each means what it means there."""
 
     strategy: str
+    beams: int
     steps: int
     temperature: float
     top_p: float

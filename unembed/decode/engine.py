@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from unembed.decode.config import DecodeConfig, Precision
+from unembed.decode.config import WRITER, DecodeConfig, Precision
 from unembed.decode.parallel import side_by_side
 from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Ask, answer
 from unembed.decode.result import Inversion
 from unembed.decode.strategies.base import State
+from unembed.decode.write import write, written
 from unembed.errors import ConfigError
 from unembed.precision import autocast, fast_bf16
 
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unembed.model.denoiser import Denoiser
+    from unembed.model.writer import Writer
 
 # Vectors whose work is grouped together: enough that each of 32 lengths fills its batches, few enough to forget soon.
 GROUP = 4096
 # Texts in one forward pass. More gains nothing on a CPU.
 BATCH = 64
+# Texts that are written together: a shortlist of words stands beside each, 3 MB.
+WRITER_BATCH = 32
 
 
 def decode(
@@ -39,33 +43,52 @@ def decode(
     *,
     batch_size: int = BATCH,
     words: Tensor | None = None,
+    writer: Writer | None = None,
 ) -> Iterator[list[Candidate]]:
     """For each vector (n, d), in order, its candidates: at most n_best different ones, the best first.
 
     `words` (vocab, d) is what each word adds to the vector of its text (`Surrogate.word_vectors`), for steering.
     """
+    config = config.resolved(writer is not None)
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}: give a whole number of at least 1")
     for first in range(0, len(vectors), GROUP):
-        yield from _decode_group(net, vectors[first : first + GROUP], config, batch_size, words)
+        some = vectors[first : first + GROUP]
+        if config.strategy == WRITER and writer is not None:
+            yield from _write_group(writer, some, config, batch_size)
+        else:
+            yield from _decode_group(net, some, config, batch_size, words)
 
 
 def stream(
-    net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig, words: Tensor | None = None
-) -> Iterator[tuple[State, Candidate | None]]:
-    """Every state of one vector (d,) at its expected length; the last comes with its candidate."""
-    stages = single(net, vector, config, words)
+    net: Denoiser,
+    vector: NDArray[np.float32],
+    config: DecodeConfig,
+    words: Tensor | None = None,
+    writer: Writer | None = None,
+) -> Iterator[tuple[State, list[Candidate] | None]]:
+    """Every state of one vector (d,), at its expected length if it is denoised; the last comes with its candidates."""
+    stages = single(net, vector, config, words, writer)
     while True:
         with inference(net, config.precision):  # left before each yield: the caller's code must not run in this mode
             stage = _next_stage(net, stages)
         if stage is None:
             return
-        yield stage.state, stage.candidates[0] if stage.candidates else None
+        yield stage.state, stage.candidates
 
 
-def single(net: Denoiser, vector: NDArray[np.float32], config: DecodeConfig, words: Tensor | None = None) -> Course:
-    """The course of one vector (d,) at its expected length."""
+def single(
+    net: Denoiser,
+    vector: NDArray[np.float32],
+    config: DecodeConfig,
+    words: Tensor | None = None,
+    writer: Writer | None = None,
+) -> Course:
+    """The course of one vector (d,), at its expected length if it is denoised."""
+    config = config.resolved(writer is not None)
     with inference(net, config.precision):
+        if config.strategy == WRITER and writer is not None:
+            return written(writer, vector[None], config)
         c = conditions(net, vector[None], config)
         return course(net, vector[None], c, plan(net, c, replace(config, lengths=1, n_best=1)), config, words)
 
@@ -106,6 +129,20 @@ def _decode_group(
             for job, candidate in zip(jobs, candidates, strict=True):
                 found[job.row].append(candidate)
     return [ranked(candidates)[: config.n_best] for candidates in found]
+
+
+def _write_group(
+    writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
+) -> Iterator[list[Candidate]]:
+    def texts(some: NDArray[np.float32]) -> list[list[Candidate]]:
+        with inference(writer.base, config.precision):
+            given = torch.from_numpy(np.ascontiguousarray(some)).to(writer.position.device)
+            return write(writer, given, config.beams, config.n_best)
+
+    size = min(batch_size, WRITER_BATCH)
+    batches = [vectors[first : first + size] for first in range(0, len(vectors), size)]
+    for found in side_by_side(texts, batches, writer.position.device):
+        yield from found
 
 
 def _next_stage(net: Denoiser, stages: Course) -> Stage | None:

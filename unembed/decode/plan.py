@@ -60,6 +60,7 @@ class Stage:
 
     state: State
     candidates: list[Candidate] | None
+    """One for each job of a denoiser's course; of a writer's, all texts of its one vector, the best first."""
 
 
 Course: TypeAlias = Generator[Ask | Stage, Answer, None]
@@ -80,7 +81,7 @@ def plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[Job]:
     longest = log_p.shape[1] - 1
     if config.length is not None and config.length > longest:
         raise ConfigError(f"length is {config.length}, but this inverter writes at most {longest} tokens")
-    order = log_p.scatter(1, _median(log_p), torch.inf).argsort(dim=1, descending=True, stable=True).tolist()
+    order = log_p.scatter(1, median(log_p), torch.inf).argsort(dim=1, descending=True, stable=True).tolist()
     jobs = []
     variants = 0 if config.n_best == 1 else 2 * config.n_best  # twice, as some will be the same text
     for row, options in enumerate(order):
@@ -97,7 +98,7 @@ def plan(net: Denoiser, c: Tensor, config: DecodeConfig) -> list[Job]:
     return jobs
 
 
-def _median(log_p: Tensor) -> Tensor:
+def median(log_p: Tensor) -> Tensor:
     """The middle of each distribution over lengths, (n, lengths) -> (n, 1).
 
     Its mode is too long: long texts were cut to `max_tokens` for training, which piles up there.

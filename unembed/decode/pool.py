@@ -1,7 +1,8 @@
 """Continuous batching: texts that come and go share the forward passes of all that are there.
 
 Every text runs its own strategy to its own length at its own pace. A round takes the question that each of them has
-at that moment, answers all in one pass, and lets each go on to its next question.
+at that moment, answers all in one pass, and lets each go on to its next question. What an inverter's writer writes has
+no such questions: it is written when it comes in, and its steps are fetched in the next round.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from unembed.decode.config import DecodeConfig, Precision
+from unembed.decode.config import WRITER, DecodeConfig, Precision
 from unembed.decode.engine import inference, ranked
 from unembed.decode.plan import Candidate, Course, Job, Stage, advance, conditions, course, plan
 from unembed.decode.predict import Answer, Ask, answer
 from unembed.decode.result import Inversion, Step
 from unembed.decode.strategies.base import State
+from unembed.decode.write import written
 from unembed.errors import ConfigError, UnembedError
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from unembed.decode.vectors import Source
     from unembed.model.denoiser import Denoiser
+    from unembed.model.writer import Writer
 
 
 class PoolFull(UnembedError):
@@ -66,13 +69,14 @@ class Pool:
         net: Denoiser,
         capacity: int,
         read: Callable[[Source], NDArray[np.float32]],
-        show: Callable[[State, Candidate | None], Step],
+        show: Callable[[State, list[Candidate] | None], Step],
         words: Tensor | None = None,
+        writer: Writer | None = None,
     ) -> None:
-        """`read` checks a vector, `show` makes of a state what the caller sees; `words` as in `engine.decode`."""
+        """`read` checks a vector, `show` makes of a state what the caller sees; the rest as in `engine.decode`."""
         if capacity < 1:
             raise ConfigError(f"capacity is {capacity}: give a whole number of at least 1")
-        self._net, self._read, self._show, self._words = net, read, show, words
+        self._net, self._read, self._show, self._words, self._writer = net, read, show, words, writer
         self.capacity = capacity
         self._tickets = itertools.count()
         self._running: dict[int, _Running] = {}
@@ -92,15 +96,21 @@ class Pool:
     def parts(self, vector: Source, config: DecodeConfig) -> list[Part]:
         """The texts that `lengths` and `n_best` ask for; `add_part` takes them, `best_of` chooses among the results."""
         row = self._read(vector)[None]
+        config = config.resolved(self._writer is not None)
         with inference(self._net, config.precision):
             c = conditions(self._net, row, config)
+            if config.strategy == WRITER:
+                return [Part(row, c, Job(0, 0, 0.0, 0), config)]
             return [Part(row, c, job, config) for job in plan(self._net, c, config)]
 
     def add_part(self, part: Part) -> int:
         """Take one text in, for the next round; returns its ticket."""
         self._check_room()
         with inference(self._net, part.config.precision):
-            stages = course(self._net, part.vector, part.c, [part.job], part.config, self._words)
+            if part.config.strategy == WRITER and self._writer is not None:
+                stages = written(self._writer, part.vector, part.config)
+            else:
+                stages = course(self._net, part.vector, part.c, [part.job], part.config, self._words)
             text = _Running(stages, part.config.precision)
             self._go_on(text, None)
         ticket = next(self._tickets)
@@ -148,7 +158,7 @@ class Pool:
         text.ask = None
         item = advance(text.course, found)
         while isinstance(item, Stage):
-            text.done.append(self._show(item.state, item.candidates[0] if item.candidates else None))
+            text.done.append(self._show(item.state, item.candidates))
             item = advance(text.course, None)
         text.ask = item
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from unembed.data.text import decode
+from unembed.decode.config import AUTO, WRITER
 from unembed.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Unconditional(Strategy):
 
     def __init__(self, inverter: Inverter, config: DecodeConfig) -> None:
         # Guidance w gives u + w (c - u): at 0 nothing of the vector is left, in tokens and in length.
-        super().__init__("unconditional", inverter, dataclasses.replace(config, guidance=0.0))
+        strategy = "confidence" if config.strategy in (AUTO, WRITER) else config.strategy  # a writer has no guidance
+        super().__init__("unconditional", inverter, dataclasses.replace(config, strategy=strategy, guidance=0.0))
         self.kind, self.description = "baseline", "the inverter with no vector"
 
 

@@ -3,6 +3,7 @@
 model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
 corrector.safetensors  those of the corrector for encoder feedback, if it has one
 surrogate.safetensors  those of the net that foresees vectors for it, if it has one
+writer.safetensors  those of the net that writes from left to right, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
 README.md           model card
@@ -33,17 +34,20 @@ from unembed.model.card import render_card
 from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 from unembed.model.surrogate import Surrogate
+from unembed.model.writer import Writer
 
 FORMAT = 1
 CORRECTOR = "corrector.safetensors"
 SURROGATE = "surrogate.safetensors"
+WRITER = "writer.safetensors"
+BESIDE = (CORRECTOR, SURROGATE, WRITER)
 Dtype = Literal["bf16", "int8", "fp32"]
 DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
 TABLES = ("embed.weight", "reader.words.weight")
 SURROGATE_TABLE = "words.weight"
 SCALE = ".scale"
-FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", CORRECTOR, SURROGATE)
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", *BESIDE)
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Artifact:
     """What the card tells: data, metrics, examples."""
     corrector: Corrector | None = None
     surrogate: Surrogate | None = None
+    writer: Writer | None = None
     dtype: Dtype = "bf16"
     """How its numbers were kept on disk: kept so again, they stay the same to the bit."""
 
@@ -71,6 +76,8 @@ def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
         weights[CORRECTOR] = artifact.corrector.own
     if artifact.surrogate is not None:
         weights[SURROGATE] = artifact.surrogate.state_dict()
+    if artifact.writer is not None:
+        weights[WRITER] = artifact.writer.state_dict()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
         for part, named in weights.items():
@@ -89,7 +96,7 @@ def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
         for part in (*weights, "tokenizer.json", "README.md", "config.json"):
             (temporary / part).chmod(0o644)  # safetensors writes files that only their owner may read
             os.replace(temporary / part, folder / part)
-        for part in {CORRECTOR, SURROGATE} - weights.keys():
+        for part in set(BESIDE) - weights.keys():
             (folder / part).unlink(missing_ok=True)  # of an inverter that was here before
     return folder
 
@@ -119,10 +126,16 @@ def load(location: str | Path) -> Artifact:
     if SURROGATE in description["sha256"]:
         surrogate = Surrogate(net).eval()
         _fill(folder / SURROGATE, surrogate.load_state_dict)
+    writer = None
+    if WRITER in description["sha256"]:
+        if surrogate is None:
+            raise CheckpointError(f"{folder} has a writer but no surrogate, which it needs: copy the folder again")
+        writer = Writer(net, surrogate).requires_grad_(False).eval()
+        _fill(folder / WRITER, writer.load_state_dict)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     corrector = None if corrector is None else corrector.eval()
     return Artifact(
-        net.eval(), tokenizer, config, encoder, description["info"], corrector, surrogate, description["dtype"]
+        net.eval(), tokenizer, config, encoder, description["info"], corrector, surrogate, writer, description["dtype"]
     )
 
 
@@ -197,7 +210,7 @@ def _hashes(description: dict[str, Any], folder: Path) -> dict[str, str]:
     """The hashes of all files; without them a damaged file could pass."""
     hashes = description["sha256"]
     needed = {"model.safetensors", "tokenizer.json"}
-    if not isinstance(hashes, dict) or hashes.keys() - {CORRECTOR, SURROGATE} != needed:
+    if not isinstance(hashes, dict) or hashes.keys() - set(BESIDE) != needed:
         raise CheckpointError(f"{folder / 'config.json'} does not hold the hashes of its files: copy the folder again")
     return hashes
 

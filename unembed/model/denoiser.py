@@ -257,13 +257,25 @@ class Block(nn.Module):
         modulation = self.from_time(time) + self.from_vector(c)  # eq. 8, 9
         packing = rows if isinstance(rows, Packing) else None
         modulation = modulation[: len(x), None] if packing is None else modulation.index_select(0, packing.texts)
-        scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         x = self._convolve(x, self.near1, rows)
-        mixed = self._mix(x if self.post else self.norm1(x) * (1 + scale1) + shift1, rows)
+        mixed = self._mix(self._before_mixing(x, modulation), rows)
         if places is not None:  # from here on every position is for itself
             x, mixed = x[places], mixed[places]
             modulation = modulation[places[0], 0] if packing is None else modulation[places]
-            scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
+        return self._after_mixing(x, mixed, modulation, rows)
+
+    def _before_mixing(self, x: Tensor, modulation: Tensor) -> Tensor:
+        """What attention looks at."""
+        if self.post:
+            return x
+        scale, shift, *_ = modulation.chunk(6, -1)
+        return self.norm1(x) * (1 + scale) + shift  # type: ignore[no-any-return]
+
+    def _after_mixing(
+        self, x: Tensor, mixed: Tensor, modulation: Tensor, rows: Packing | Padding | None = None
+    ) -> Tensor:
+        """The rest of the block, from what attention has gathered."""
+        scale1, shift1, gate1, scale2, shift2, gate2 = modulation.chunk(6, -1)
         if self.post:
             x = self._add_norm(x, mixed, self.out, self.norm1, gate1, scale1, shift1)
             x = self._convolve(x, self.near2, rows)

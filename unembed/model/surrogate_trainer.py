@@ -104,7 +104,7 @@ class Run(Loop):
         if self.accelerator.is_main_process:
             info = {**self.inverter.info, "surrogate": self.account(self.last_metrics())}
             surrogate = cast(Surrogate, self.averaged)
-            both = replace(self.inverter, surrogate=surrogate, info=info)
+            both = replace(self.inverter, surrogate=surrogate, info=info, writer=None)  # it knew the one before
             artifact.save(self.out, both)
         self.end()
         return self.out

@@ -18,7 +18,8 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware.cors import CORSMiddleware
 
 from unembed.data.text import decode as text_of
-from unembed.decode import DecodeConfig, Step, strategies
+from unembed.decode import Step, strategies
+from unembed.decode.config import WRITER
 from unembed.measure.provenance import versions
 from unembed.model.denoiser import parameter_counts
 from unembed.serve import models
@@ -222,14 +223,15 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/models", tags=["server"])
     async def inverters() -> models.ModelsAnswer:
         """The inverters that can be asked, with their defaults."""
-        inverter, default = service.inverter, DecodeConfig()
+        inverter = service.inverter
+        default, writer = inverter.decoding(), [] if inverter.artifact.writer is None else [WRITER]
         info = models.ModelInfo(
             name=service.name,
             encoder=inverter.encoder.spec,
             dim=inverter.dim,
             max_tokens=inverter.max_tokens,
             parameters=parameters,
-            strategies=list(strategies.names()),
+            strategies=[*writer, *strategies.names()],
             defaults=models.Defaults(
                 strategy=default.strategy, steps=default.steps, guidance=default.guidance, seed=default.seed
             ),

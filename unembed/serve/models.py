@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from unembed.decode import DecodeConfig, strategies
-from unembed.decode.config import MIN_TEMPERATURE
+from unembed.decode import DecodeConfig
+from unembed.decode.config import MIN_TEMPERATURE, choices
 from unembed.serve.limits import (
     MAX_DIM,
     MAX_FIELDS,
@@ -52,8 +52,8 @@ class Decoding(_Request):
 
     strategy: str = Field(
         _DEFAULT.strategy,
-        description="Which masked positions are revealed at each step.",
-        json_schema_extra={"enum": list(strategies.names())},
+        description="Which net decodes, and which masked positions it reveals at each step; auto is the best there is.",
+        json_schema_extra={"enum": list(choices())},
     )
     steps: int = Field(_DEFAULT.steps, ge=1, le=MAX_STEPS, description="The most denoising steps.")
     guidance: _Number = Field(
@@ -71,8 +71,8 @@ class Decoding(_Request):
     @field_validator("strategy")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in strategies.names():
-            raise ValueError(f"choose one of {', '.join(strategies.names())}")
+        if value not in choices():
+            raise ValueError(f"choose one of {', '.join(choices())}")
         return value
 
     @field_validator("temperature")

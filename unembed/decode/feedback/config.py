@@ -25,7 +25,10 @@ class FeedbackConfig:
     """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser; `only`: each proposal
     is a correction of a whole text, the loop of Vec2Text (`population` is its beam)."""
     starts: int = 4
-    """Lengths that are decoded without feedback for the first population."""
+    """Texts that are decoded without feedback for the first population: the writer's best, or the denoiser's at so many
+    lengths."""
+    writer: bool = True
+    """Whether the inverter's writer, if it has one, goes on with texts from some place on, and judges them."""
     population: int = 4
     """Hypotheses that live on after a round."""
     proposals: int = 6

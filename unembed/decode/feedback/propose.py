@@ -24,6 +24,8 @@ KINDS = {
 CORRECTIONS = {"correct": 4.0, "recast": 1.0}
 """Those of Vec2Text's loop: the whole text is written anew, at its length or at another one."""
 RECAST = 3  # by so many tokens at most
+TAILS = {"tail": 4.0, "rewrite": 1.0}
+"""Where there is a writer: the rest of a text is written anew from some place on, or all of it."""
 FLIPS = {"flip": 6.0}
 """Where there is a gradient: one word for another, drawn from all words at all places by what it promises."""
 
@@ -104,6 +106,11 @@ def change(parent: Hypothesis, kind: str, mask: int, longest: int, rng: np.rando
         for k in _masked(parent, kind, rng):
             tokens[k] = mask
     return Draft([mask if k < 0 else tokens[k] for k in order], order)
+
+
+def beginning(parent: Hypothesis, kind: str, rng: np.random.Generator) -> int:
+    """How many words of the parent stay when the writer goes on: up to one that is uncertain, or none."""
+    return 0 if kind == "rewrite" else _uncertain(parent.confidence, rng)
 
 
 def merge(parent: Hypothesis, children: Sequence[Hypothesis]) -> Merged | None:

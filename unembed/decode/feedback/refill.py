@@ -44,6 +44,8 @@ class Blank:
     """(dim,): by how much the surrogate is wrong near this text; its words are then steered to the target."""
     gradients: int = 0
     """Backward passes it took."""
+    aim: Tensor | None = None
+    """(dim,): its tokens are only a beginning, and the writer goes on from there, for this vector."""
 
 
 class Filler:

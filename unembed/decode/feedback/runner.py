@@ -12,11 +12,23 @@ from torch import Tensor
 
 from unembed.data.text import decode as text_of
 from unembed.decode import engine
+from unembed.decode.config import WRITER
 from unembed.decode.engine import inference
+from unembed.decode.feedback import author
 from unembed.decode.feedback.ask import Asker, Encodes
 from unembed.decode.feedback.config import FeedbackConfig
 from unembed.decode.feedback.foresight import Foresight
-from unembed.decode.feedback.propose import CORRECTIONS, FLIPS, KINDS, Hypothesis, change, draw_kind, draw_parent
+from unembed.decode.feedback.propose import (
+    CORRECTIONS,
+    FLIPS,
+    KINDS,
+    TAILS,
+    Hypothesis,
+    beginning,
+    change,
+    draw_kind,
+    draw_parent,
+)
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import entries, tolerance
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
     from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
     from unembed.model.surrogate import Surrogate
+    from unembed.model.writer import Writer
 
 # Passes in which the masks of a proposal are filled.
 PASSES = 2
@@ -84,9 +97,16 @@ class Runner:
         corrector: Corrector | None = None,
         surrogate: Surrogate | None = None,
         words: Tensor | None = None,
+        writer: Writer | None = None,
     ) -> None:
-        """`words` as in `engine.decode`, of the same surrogate: they steer the first answers and what masks become."""
+        """`words` as in `engine.decode`, of the same surrogate: they steer the first answers and what masks become.
+
+        `writer` writes the first answers, where the settings of decoding leave it to do so.
+        """
+        decoding = decoding.resolved(writer is not None)
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
+        self._writer = writer
+        self._author = writer if config.writer and config.corrector != "only" else None
         self._words = words
         self._corrector = None if config.corrector == "off" else corrector
         if config.corrector == "only" and corrector is None:
@@ -96,6 +116,8 @@ class Runner:
         self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
         if self._uses("swaps"):
             self._kinds = {**self._kinds, **FLIPS}
+        if self._author is not None:
+            self._kinds = {**self._kinds, **TAILS}
         self.asker = Asker(encoder, net.config.vector_dim)
         beside = None if words is None else words.cpu()  # the filler chooses its words there
         self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector, beside, config.steering)
@@ -115,12 +137,15 @@ class Runner:
         size, budget = self._config.batch, self._config.budget
         for first in range(0, len(vectors), size):
             part = vectors[first : first + size]
-            plain = replace(self._decoding, n_best=1)
-            decoded = engine.decode(self._net, part, plain, batch_size=batch_size, words=self._words)
-            answers = [found[0] for found in decoded]
+            plain = replace(self._decoding, n_best=self._config.starts if self._written else 1)
+            decoded = engine.decode(
+                self._net, part, plain, batch_size=batch_size, words=self._words, writer=self._writer
+            )
+            texts = list(decoded)
+            answers = [found[0] for found in texts]
             searches = [self._search(vector) for vector in part]
             failure: BaseException | None = None
-            for failure in self._until_failure(self._rounds(searches, answers)):
+            for failure in self._until_failure(self._rounds(searches, texts)):
                 if progress is not None:
                     spent = sum(budget if one.done else one.queries + one.gradients for one in searches)
                     progress(first * budget + spent, len(vectors) * budget)
@@ -155,13 +180,14 @@ class Runner:
             note = _note(failure)
         return Found(row, start, search.best(), search.queries, search.gradients, search.history, note)
 
-    def _rounds(self, searches: list[Search], answers: list[Candidate]) -> Iterator[None]:
+    def _rounds(self, searches: list[Search], starts: list[list[Candidate]]) -> Iterator[None]:
         """All there is to do, a round at a time; first of all the answer without feedback of every vector."""
-        texts = text_of(self._tokenizer, [answer.tokens for answer in answers])
-        first = [Proposal(one.tokens, one.confidence, text, "answer") for one, text in zip(answers, texts, strict=True)]
-        self._ask([(search, [proposal]) for search, proposal in zip(searches, first, strict=True)])
-        yield
-        if self._config.starts > 1 and self._decoding.length is None:
+        for kind, first, last in (("answer", 0, 1), ("start", 1, None)):
+            some = [(search, one) for search, found in zip(searches, starts, strict=True) for one in found[first:last]]
+            if some:
+                self._ask_candidates([(search, one) for search, one in some if not search.done], kind)
+                yield
+        if self._config.starts > 1 and self._decoding.length is None and not self._written:
             self._other_lengths([search for search in searches if not search.done])
             yield
         if self._uses("guidance"):
@@ -172,6 +198,11 @@ class Runner:
                 self._differentiate(active)
             self._round(active)
             yield
+
+    @property
+    def _written(self) -> bool:
+        """The first texts are the writer's."""
+        return self._decoding.strategy == WRITER
 
     def _uses(self, what: str) -> bool:
         wanted = "swaps" if self._config.gradients == "auto" else self._config.gradients
@@ -226,6 +257,17 @@ class Runner:
         model, config = self._net.config, self._config
         for owner, (search, parent) in enumerate(pairs):
             kind = draw_kind(self._kinds, search.rng)
+            if kind in TAILS:
+                count = beginning(parent, kind, search.rng)
+                for _ in range(variants):
+                    u = torch.from_numpy(search.rng.random((1, model.max_tokens)))
+                    blank = Blank(
+                        list(parent.tokens[:count]), list(parent.confidence[:count]), torch.empty(0), u,
+                        config.temperature * search.heat,
+                    )  # fmt: skip
+                    changes.append((search, blank, kind, parent))
+                    owners.append(owner)
+                continue
             draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
             for _ in range(variants if model.mask_id in draft.tokens else 1):
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
@@ -243,8 +285,24 @@ class Runner:
                 for (_, blank, _, _), owner in zip(changes, owners, strict=True):
                     blank.c = conditions[owner]  # the same object for all variants: they share a pass
                 self._steer(changes)
-                self._filler.fill([blank for _, blank, _, _ in changes], passes)
+                self._filler.fill([blank for _, blank, kind, _ in changes if kind not in TAILS], passes)
+                self._go_on(
+                    [
+                        (blank, pairs[owner])
+                        for (_, blank, kind, _), owner in zip(changes, owners, strict=True)
+                        if kind in TAILS
+                    ]
+                )
         return changes
+
+    def _go_on(self, tails: list[tuple[Blank, tuple[Search, Hypothesis]]]) -> None:
+        """Let the writer write the rest, for vectors beyond the targets."""
+        if not tails or self._author is None:
+            return
+        aims = self._given(_beyond(*self._ends([pair for _, pair in tails]), self._config.overshoot))
+        for (blank, _), aim in zip(tails, aims, strict=True):
+            blank.aim = aim
+        author.go_on(self._author, [blank for blank, _ in tails])
 
     def _steer(self, drafts: Sequence[Filled]) -> None:
         """Tell the filler where texts are to arrive, and by how much the surrogate is wrong about their parents."""
@@ -359,13 +417,30 @@ class Runner:
             chances = self._net.logits(hidden).float().log_softmax(1).topk(min(WORDS, self._net.config.vocab_size), 1)
         return list(zip(chances.values.cpu(), chances.indices.cpu(), strict=True))
 
+    def _ask_candidates(self, found: list[tuple[Search, Candidate]], kind: str) -> None:
+        """Texts that were decoded without feedback."""
+        nothing = torch.empty(0)
+        blanks = [Blank(list(one.tokens), list(one.confidence), nothing, nothing, 1.0) for _, one in found]
+        self._ask_blanks([(search, blank, kind, None) for (search, _), blank in zip(found, blanks, strict=True)])
+
     def _ask_blanks(self, drafts: list[Filled]) -> None:
         texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in drafts])
+        self._judge(drafts)
         by_search: dict[int, tuple[Search, list[Proposal]]] = {}
         for (search, blank, kind, parent), text in zip(drafts, texts, strict=True):
             proposal = Proposal(tuple(blank.tokens), tuple(blank.sure), text, kind, parent)
             by_search.setdefault(id(search), (search, []))[1].append(proposal)
         self._ask(list(by_search.values()))
+
+    def _judge(self, drafts: list[Filled]) -> None:
+        """How sure a word is, is the writer's to say where there is one: then all texts are judged alike."""
+        if self._author is None or not drafts:
+            return
+        with inference(self._net, self._decoding.precision):
+            vectors = self._given(np.stack([search.vector for search, *_ in drafts]))
+            judged = author.judge(self._author, vectors, [blank.tokens for _, blank, _, _ in drafts])
+        for (_, blank, _, _), sure in zip(drafts, judged, strict=True):
+            blank.sure = list(sure)
 
     def _ask(self, proposals: list[tuple[Search, list[Proposal]]]) -> None:
         """One call of the encoder for all. Texts of a call that fails stay charged: the encoder has seen them."""

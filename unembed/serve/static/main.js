@@ -14,6 +14,7 @@ const EXAMPLES = {
   "a secret": "We will have to let forty people go in March.",
 };
 const STRATEGIES = {
+  writer: "Word by word from left to right, several texts side by side; steps, guidance and temperature are for the others.",
   sequential: "From left to right, some tokens at each step.",
   euler: "A random part of the blanks at each step.",
   remask: "Like euler, but the least certain tokens are taken back.",
@@ -108,7 +109,7 @@ async function takeFile(file) {
 
 function settings() {
   const chosen = { strategy: $("strategy").value };
-  for (const name of NUMBERS) {
+  for (const name of numbersOf(chosen.strategy)) {
     const field = $(name);
     const bad = !field.checkValidity() || field.value === "";
     field.ariaInvalid = bad;
@@ -124,13 +125,24 @@ function settings() {
 }
 
 function setSettings(chosen) {
-  for (const name of NUMBERS) $(name).value = chosen[name];
+  for (const name of NUMBERS) $(name).value = chosen[name] ?? defaults[name];
   $("strategy").value = model.strategies.includes(chosen.strategy) ? chosen.strategy : defaults.strategy;
   $("feedback").checked = Boolean(chosen.feedback);
   explain();
 }
 
-const explain = () => ($("strategy-help").textContent = STRATEGIES[$("strategy").value] ?? "");
+// A writer takes no numbers but the seed.
+const numbersOf = (strategy) => (strategy === "writer" ? ["seed"] : NUMBERS);
+const without = (names, settings) => Object.fromEntries(Object.entries(settings).filter(([name]) => !names.includes(name)));
+const forStrategy = (strategy, chosen) => ({
+  ...without(NUMBERS.filter((name) => !numbersOf(strategy).includes(name)), chosen),
+  strategy,
+});
+
+function explain() {
+  $("strategy-help").textContent = STRATEGIES[$("strategy").value] ?? "";
+  for (const name of NUMBERS) $(name).disabled = !numbersOf($("strategy").value).includes(name);
+}
 
 // --- recover and compare
 
@@ -148,7 +160,7 @@ async function work(all) {
     drawVector(from);
     control.drawn = true;
     const names = all ? model.strategies : [chosen.strategy];
-    const runs = names.map((strategy) => new Run(from, { ...chosen, strategy }, all));
+    const runs = names.map((strategy) => new Run(from, forStrategy(strategy, chosen), all));
     const first = runs.find((run) => run.settings.strategy === chosen.strategy);
     announce(all ? `Comparing ${runs.length} strategies.` : "Recovering.");
     $("comparison").hidden = !all;

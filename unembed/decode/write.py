@@ -1,0 +1,199 @@
+"""Beams of the writer: for each vector the likeliest texts, word by word from left to right.
+
+The words of a text come from a shortlist, those that its bag of words finds likeliest; keys and values of what stands
+are kept, so that a word costs one place of the net and not a whole pass. Every beam may end at every place, and goes on
+all the same; what has ended is judged by
+
+    mean log-probability of its words and of its end + FORESIGHT x foreseen cosine + LENGTH x log p(length)
+
+The cosine is the surrogate's: a beam that leaves something unsaid is often likelier than the true text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unembed.decode.plan import Candidate, Course, Stage, median
+from unembed.decode.strategies.base import State
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unembed.decode.config import DecodeConfig
+    from unembed.model.writer import Past, Writer
+
+# Words that may stand in a text.
+SHORTLIST = 2048
+FORESIGHT = 5.0
+LENGTH = 0.1
+# Nats a word by which a text that has ended must lead before those that are still being written are given up.
+PATIENCE = 1.0
+
+Standing: TypeAlias = tuple[Tensor, Tensor]
+"""Of every text the likeliest beam so far, (texts, words), and the log-probability of each word."""
+
+
+@dataclass(slots=True)
+class _Ended:
+    """The best texts that have ended, `keep` for each vector."""
+
+    score: Tensor  # (n, keep)
+    length: Tensor  # (n, keep)
+    tokens: Tensor  # (n, keep, longest)
+    log_p: Tensor  # (n, keep, longest)
+    lead: Tensor  # (n,) the best mean log-probability
+
+    @classmethod
+    def none(cls, n: int, keep: int, longest: int, device: torch.device) -> _Ended:
+        """Nothing has ended yet."""
+        log_p = torch.zeros(n, keep, longest, device=device)
+        tokens, nothing = log_p.long(), log_p[..., 0] - torch.inf
+        return cls(nothing, tokens[..., 0].clone(), tokens, log_p, nothing[:, 0].clone())
+
+    def add(self, rows: Tensor, score: Tensor, mean: Tensor, tokens: Tensor, log_p: Tensor) -> None:
+        """Texts of one length (rows, beams, words), with their scores (rows, beams)."""
+        room = self.tokens.shape[2] - tokens.shape[2]
+        keep = self.score.shape[1]
+        both = torch.cat([self.score[rows], score], 1)
+        self.score[rows], order = both.topk(keep, dim=1)
+        length = torch.cat([self.length[rows], torch.full_like(score, tokens.shape[2], dtype=torch.long)], 1)
+        self.length[rows] = length.gather(1, order)
+        order = order[..., None].expand(-1, -1, self.tokens.shape[2])
+        self.tokens[rows] = torch.cat([self.tokens[rows], F.pad(tokens, (0, room))], 1).gather(1, order)
+        self.log_p[rows] = torch.cat([self.log_p[rows], F.pad(log_p, (0, room))], 1).gather(1, order)
+        self.lead[rows] = torch.maximum(self.lead[rows], mean.amax(1))
+
+    def candidates(self) -> list[list[Candidate]]:
+        """For each vector its texts, the best first."""
+        columns = (self.score.tolist(), self.length.tolist(), self.tokens.tolist(), self.log_p.exp().tolist())
+        return [
+            [
+                Candidate(tuple(t[:k]), tuple(p[:k]), s, k, k)
+                for s, k, t, p in zip(*one, strict=True)
+                if k  # fewer have ended than were to be kept
+            ]
+            for one in zip(*columns, strict=True)
+        ]
+
+
+class Shortlists:
+    """The words that may stand in each text, those that its bag of words finds likeliest, and how likely they are."""
+
+    def __init__(self, writer: Writer, heard: Tensor, first: Tensor | None = None) -> None:
+        """`heard` (n, h) as the writer heard the vectors; `first` (n, k): words that head the lists, come what may."""
+        scores = writer.base.logits(heard).float()  # (n, vocab)
+        if first is None:
+            self._kept, self._words = scores.topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
+        else:
+            likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
+            self._words = torch.cat([first, likely.indices], 1)
+            self._kept = torch.cat([scores.gather(1, first), likely.values], 1)
+        self._table = writer.base.embed.weight[self._words].transpose(1, 2)  # (n, width, S)
+        self._writer, self.size = writer, self._words.shape[1]
+
+    def log_p(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Of the words and, last, of the end, at places (texts, places, width): (texts, places, S + 1)."""
+        scores = torch.bmm(hidden, self._table[rows]).float() + self._kept[rows, None]
+        last = (hidden.float() @ self._writer.end + self._writer.end_bias)[..., None]
+        return torch.cat([scores, last], 2).log_softmax(2)
+
+    def ids(self, rows: Tensor, places: Tensor) -> Tensor:
+        """The words at these places of the lists, (texts, k); -1 is the end."""
+        return F.pad(self._words[rows], (0, 1), value=-1).gather(1, places)
+
+
+def beam_search(
+    writer: Writer, vectors: Tensor, width: int, keep: int
+) -> Generator[Standing, None, list[list[Candidate]]]:
+    """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts."""
+    n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
+    c, heard = writer.hear(vectors)
+    lists = Shortlists(writer, heard)
+    lengths = writer.base.length_logits(c).float().log_softmax(1)  # (n, longest + 1)
+    aims = F.normalize(vectors.float(), dim=1)
+    ended = _Ended.none(n, keep, longest, device)
+
+    rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
+    log_ps = torch.empty(n, 1, 0, device=device)
+    tokens, totals, said = log_ps.long(), log_ps.sum(2), torch.zeros_like(vectors)[:, None]
+    x, past = writer.start.expand(n, 1, -1), None
+    for length in range(longest + 1):
+        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], length, past)
+        if length < longest:
+            log_p = lists.log_p(hidden, rows)  # (texts, live, S + 1)
+        if length:
+            # A text of the longest kind just ends: the writer has not learned of its end.
+            mean = (totals + log_p[..., -1]) / length if length < longest else totals / length
+            there = (said @ aims[rows, :, None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
+            score = mean + FORESIGHT * there + LENGTH * lengths[rows, length, None]
+            ended.add(rows, score, mean, tokens, log_ps)
+        if length == longest:
+            break
+        further = (totals[..., None] + log_p[..., :-1]).flatten(1)
+        best, places = further.topk(min(width, further.shape[1]), dim=1)  # (texts, width)
+        at = (best[:, 0] / (length + 1) > ended.lead[rows] - PATIENCE).nonzero()[:, 0]
+        if not len(at):
+            break
+        beam, word = places[at] // lists.size, places[at] % lists.size
+        rows, from_ = rows[at], (at[:, None], beam)
+        ids = lists.ids(rows, word)
+        tokens = torch.cat([tokens[from_], ids[..., None]], 2)
+        log_ps = torch.cat([log_ps[from_], log_p[at[:, None], beam, word][..., None]], 2)
+        totals, said = best[at], said[from_] + writer.meanings[ids]
+        source = (at[:, None] * live + beam).flatten()
+        past = [(k.index_select(0, source), v.index_select(0, source)) for k, v in past]
+        x, live = writer.before(writer.base.embed(ids)), ids.shape[1]
+        yield tokens[:, 0], log_ps[:, 0]
+    return ended.candidates()
+
+
+def place_once(
+    writer: Writer, x: Tensor, said: Tensor, vectors: Tensor, c: Tensor, place: int, past: list[Past] | None
+) -> tuple[Tensor, list[Past]]:
+    """Hidden states of one more place of all beams, (texts, live, width), from the words before it."""
+    texts, live, _ = x.shape
+    account = writer.reckon(said, vectors).view(texts * live, 1, -1)
+    placed = writer.place(x.reshape(texts * live, 1, -1), account, place)
+    hidden, past = writer.through(placed, c.repeat_interleave(live, 0), past)
+    return writer.speak(hidden[:, -1:], account).view(texts, live, -1), past
+
+
+def write(writer: Writer, vectors: Tensor, width: int, keep: int = 1) -> list[list[Candidate]]:
+    """For each vector (n, d) its `keep` best texts."""
+    search = beam_search(writer, vectors, width, max(keep, 1))
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            found: list[list[Candidate]] = end.value
+            return found
+
+
+def written(writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig) -> Course:
+    """Every state of one vector (1, d): words that stand, then masks to the expected length; at the end the texts."""
+    vector = torch.from_numpy(np.ascontiguousarray(vectors)).to(writer.position.device)
+    c, _ = writer.hear(vector)
+    expected = int(median(writer.base.length_logits(c).float().log_softmax(1)))
+    mask = writer.config.mask_id
+    search = beam_search(writer, vector, config.beams, config.n_best)
+    step = 0
+    while True:
+        try:
+            tokens, log_p = next(search)
+        except StopIteration as end:
+            candidates: list[Candidate] = end.value[0]
+            break
+        step += 1
+        masks = max(expected - step, 1)  # it goes on until it says that it ends
+        state = F.pad(tokens.cpu(), (0, masks), value=mask), F.pad(log_p.exp().cpu(), (0, masks))
+        yield Stage(State(*state, step, torch.tensor([step])), None)
+    best = candidates[0]
+    last = State(torch.tensor([best.tokens]), torch.tensor([best.confidence]), step, torch.tensor([step]))
+    yield Stage(last, candidates)

@@ -1,0 +1,206 @@
+"""The writer: the denoiser's layers turned into a net that writes from left to right, conditioned on the vector.
+
+    written = writer(tokens, vectors)       (n, L), (n, d) -> (n, L + 1, width)    place i knows the words before it
+    writer.logits(written, heard)           (n, L + 1, width), (n, h) -> (n, L + 1, vocab + 1)    the last word: the end
+
+A denoiser learns to fill any places of a text from any others. That is what lets it reveal many words at once, and it
+is dear: of 2^L questions that a text holds, a pass asks one. Where the order is fixed, each place a mask and everything
+before it visible, a causal net answers all L questions of a text in one pass, so it learns the order of words from far
+fewer texts; and it says itself where a text ends. It costs the denoiser's freedom: words come one after the other.
+
+Its layers begin as copies of the denoiser's. Words, conditioner, bag of words and reader stay the inverter's own: they
+are shared, never trained here and not in its file. At every place it is told what the words before have said of the
+vector and what is still unsaid, as a surrogate of the encoder sees it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unembed.config import ModelConfig
+from unembed.model.denoiser import Block, Denoiser, time_features
+from unembed.model.surrogate import Surrogate
+
+Past = tuple[Tensor, Tensor]
+"""Keys and values of the places so far, (n, heads, places, d) each."""
+
+# Texts whose logits are computed together in training: times 24 places and 6,000 candidates, 14 MB.
+PART_TEXTS = 24
+
+
+class CausalBlock(Block):
+    """A block of the denoiser in which no place sees those behind it; time is always the same, so it is left out."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(replace(config, conv=False))
+        del self.from_time
+
+    @torch.no_grad()
+    def start_from(self, block: Block) -> None:
+        """Begin as this block half-way through a denoising."""
+        told = block.from_time(time_features(torch.full((1,), 0.5, device=block.out.weight.device)))[0]
+        tensors = {k: v for k, v in block.state_dict().items() if not k.startswith(("from_time.", "near"))}
+        tensors["from_vector.bias"] = tensors["from_vector.bias"] + told
+        self.load_state_dict(tensors)
+
+    def forward(self, x: Tensor, c: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:  # type: ignore[override]
+        """New places (n, T, width) after those of `past`, and keys and values of them all."""
+        modulation = self.from_vector(c)[:, None]
+        q, k, v = self._heads(self._linear(self._before_mixing(x, modulation), self.qkv))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (n, heads, T, past + T)
+        if q.shape[2] > 1:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device)
+            scores = scores.masked_fill(later.triu(1 + k.shape[2] - q.shape[2]), -1e9)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+        return self._after_mixing(x, mixed, modulation), (k, v)
+
+
+class Writer(nn.Module):
+    """p(next word | words before it, vector), and p(the text ends here)."""
+
+    def __init__(self, base: Denoiser, surrogate: Surrogate) -> None:
+        super().__init__()
+        self.config = config = base.config
+        width, dim = config.width, config.vector_dim
+        self._shared = [base]  # in a list: not a part of this module
+        meanings = surrogate.word_vectors().detach().float()
+        # A text of ten words of average weight comes to about unit variance.
+        meanings = meanings / meanings.square().mean().sqrt() / 10**0.5
+        self.register_buffer("meanings", meanings, persistent=False)
+        self.meanings: Tensor
+        self.position = nn.Parameter(base.position.detach().clone())
+        self.embed_norm = copy.deepcopy(base.embed_norm)
+        self.start = nn.Parameter(torch.zeros(width))  # what stands before the first word
+        self.before = nn.Linear(width, width, bias=False)  # the word before a place
+        nn.init.eye_(self.before.weight)
+        self.account = nn.Linear(2 * dim, width, bias=False)  # what was said and what is unsaid, into a place
+        self.account_spoken = nn.Linear(2 * dim, width, bias=False)  # ... and out of it
+        for layer in (self.account, self.account_spoken):
+            nn.init.zeros_(layer.weight)
+        if config.prefix_tokens:
+            self.prefix = nn.Parameter((base.prefix + base.position[:1]).detach().clone())
+            self.prefix_vector = copy.deepcopy(base.prefix_vector)
+        self.blocks = nn.ModuleList(CausalBlock(config) for _ in base.blocks)
+        for mine, block in zip(self.blocks, base.blocks, strict=True):
+            cast(CausalBlock, mine).start_from(cast(Block, block))
+        self.final = copy.deepcopy(base.final)
+        self.end = nn.Parameter(torch.zeros(width))
+        self.end_bias = nn.Parameter(torch.zeros(()))
+        self.requires_grad_(True)
+
+    @property
+    def base(self) -> Denoiser:
+        """The inverter's denoiser, whose words are shared."""
+        return self._shared[0]
+
+    @torch.no_grad()
+    def hear(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Of vectors (n, d): the condition (n, width), and what bag of words and reader say of the text (n, h)."""
+        c = self.base.condition(vectors)
+        return c[:, : self.config.width], self.base.bag_hidden(c)
+
+    def forward(self, tokens: Tensor, vectors: Tensor, c: Tensor) -> Tensor:
+        """Every place of texts (n, L) and the one behind their last word: (n, L + 1, width)."""
+        said = F.pad(self.meanings[tokens].cumsum(1), (0, 0, 1, 0))  # (n, L + 1, d), without the word of the place
+        x = torch.cat([self.start.expand(len(tokens), 1, -1), self.before(self.base.embed(tokens).detach())], 1)
+        account = self.reckon(said, vectors)
+        x, _ = self.through(self.place(x, account, 0), c, None)
+        return self.speak(x[:, self.config.prefix_tokens :], account)
+
+    def reckon(self, said: Tensor, vectors: Tensor) -> Tensor:
+        """What the words so far (n, T, d) have said, and the part of the vectors (n, d) that points elsewhere."""
+        aims = F.normalize(vectors, dim=1)[:, None]
+        there = F.normalize(said, dim=2)
+        unsaid = aims - (aims * there).sum(2, keepdim=True) * there
+        return torch.cat([said, unsaid * self.config.vector_dim**0.5], 2)
+
+    def place(self, x: Tensor, account: Tensor, first: int) -> Tensor:
+        """Places from `first` on, from the words before them (n, T, width), as the first block takes them."""
+        mask = self.base.embed.weight[self.config.mask_id].detach()
+        placed: Tensor = x + mask + self.position[first + 1 : first + 1 + x.shape[1]] + self.account(account)
+        return placed
+
+    def through(self, x: Tensor, c: Tensor, past: list[Past] | None) -> tuple[Tensor, list[Past]]:
+        """Through all blocks; without a past the prefix comes first."""
+        if past is None and self.config.prefix_tokens:
+            carried = self.prefix_vector(c).view(-1, self.config.prefix_tokens, self.config.width)
+            x = torch.cat([self.prefix + carried, x], 1)
+        x, kept = self.embed_norm(x), []
+        for number, block in enumerate(self.blocks):
+            x, known = block(x, c, None if past is None else past[number])
+            kept.append(known)
+        return x, kept
+
+    def speak(self, x: Tensor, account: Tensor) -> Tensor:
+        """What the last block leaves, ready for the words."""
+        hidden: Tensor = self.final(x) + self.account_spoken(account)
+        return hidden
+
+    def logits(self, hidden: Tensor, heard: Tensor, words: slice | Tensor = slice(None)) -> Tensor:
+        """Scores (n, T, words + 1) of hidden states (n, T, width) and what was heard (n, h); the last is the end."""
+        spoken = F.linear(hidden, self.base.embed.weight[words])
+        scores = spoken + self.base.logits(heard, words)[:, None]
+        return torch.cat([scores, (hidden @ self.end + self.end_bias)[..., None].to(scores.dtype)], -1)
+
+
+def targets_of(tokens: Tensor, lengths: Tensor, end: int, longest: int) -> tuple[Tensor, Tensor]:
+    """The word of every place (n, L + 1), `end` behind the last, and which places count.
+
+    A text of the longest kind was cut or just fits: nothing is learned about its end.
+    """
+    places = torch.arange(tokens.shape[1] + 1, device=tokens.device)
+    targets = F.pad(tokens, (0, 1)).masked_fill(places >= lengths[:, None], end)
+    return targets, (places < lengths[:, None]) | ((places == lengths[:, None]) & (lengths < longest)[:, None])
+
+
+class WriterEntropy(torch.autograd.Function):
+    """Sum of -log p over the places that count, a few texts at a time; gradients are made in the same go.
+
+    The words stay as they are, so only hidden states and the end have a gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, end: Tensor, end_bias: Tensor, heard: Tensor, table: Tensor, bias: Tensor,
+        targets: Tensor, counts: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Inputs (n, T, width), (width,), (), (n, h), (k, h), (k,), (n, T) of 0 to k, (n, T); the sum."""
+        width = hidden.shape[2]
+        words, total = table[:, :width].contiguous(), torch.zeros((), device=hidden.device)
+        to_hidden = torch.empty_like(hidden)
+        to_end, to_end_bias = torch.zeros_like(end), torch.zeros_like(end_bias)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for first in range(0, len(hidden), PART_TEXTS):
+                some = slice(first, first + PART_TEXTS)
+                h, counted = hidden[some], counts[some, :, None].float()
+                text = F.linear(heard[some], table).float().add_(bias)  # (t, k) the same at all places
+                logits = F.linear(h, words).float().add_(text[:, None])
+                last = (h.float() @ end + end_bias)[..., None]  # (t, T, 1)
+                lse = torch.logaddexp(logits.logsumexp(2, keepdim=True), last)
+                target = targets[some, :, None]
+                ends = target == len(table)
+                target = target.masked_fill(ends, 0)
+                chosen = torch.where(ends, last, logits.gather(2, target))
+                total += ((lse - chosen) * counted).sum()
+                slope = logits.sub_(lse).exp_()
+                slope.scatter_add_(2, target, torch.where(ends, 0.0, -1.0)).mul_(counted)
+                slope_end = ((last - lse).exp() - ends.float()) * counted
+                to_end += (slope_end * h.float()).sum((0, 1))
+                to_end_bias += slope_end.sum()
+                to_hidden[some] = F.linear(slope.to(h.dtype), words.T) + slope_end.to(h.dtype) * end.to(h.dtype)
+        ctx.save_for_backward(to_hidden, to_end, to_end_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of hidden states and of the end."""
+        to_hidden, to_end, to_end_bias = ctx.saved_tensors
+        return to_hidden * slope[0], to_end * slope[0], to_end_bias * slope[0], None, None, None, None, None

@@ -8,7 +8,7 @@ import torch
 
 from tests.decode.conftest import MASK, make_inverter, make_vectors
 from tests.decode.test_feedback import BUDGET, Failing, Small, cosines, invert
-from unembed.decode.feedback import FeedbackConfig, runner
+from unembed.decode.feedback import FeedbackConfig, compose
 from unembed.decode.feedback.propose import CORRECTIONS
 from unembed.errors import ConfigError, EncoderError, UnembedError
 
@@ -50,14 +50,14 @@ def test_the_corrector_sees_its_guess_and_switched_off_it_is_not_there(inverter,
 
 def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text(correcting, monkeypatch):
     drawn = []
-    real = runner.change
+    real = compose.change
 
     def change(*given):
         draft = real(*given)
         drawn.append((given[1], copy.deepcopy(draft)))
         return draft
 
-    monkeypatch.setattr(runner, "change", change)
+    monkeypatch.setattr(compose, "change", change)
     invert(correcting, make_vectors(2), Small(), corrector="only", population=3, proposals=6)
     assert {kind for kind, _ in drawn} <= set(CORRECTIONS)
     assert all(set(draft.tokens) == {MASK} for _, draft in drawn)

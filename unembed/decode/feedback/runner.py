@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unembed.data.text import decode as text_of
 from unembed.decode import engine
 from unembed.decode.config import WRITER
-from unembed.decode.engine import inference
-from unembed.decode.feedback import author
 from unembed.decode.feedback.ask import Asker, Encodes
+from unembed.decode.feedback.compose import Composer, Filled
 from unembed.decode.feedback.config import FeedbackConfig
 from unembed.decode.feedback.foresight import Foresight
 from unembed.decode.feedback.propose import (
-    CORRECTIONS,
-    FLIPS,
-    KINDS,
-    TAILS,
     Hypothesis,
-    beginning,
-    change,
-    draw_kind,
     draw_parent,
 )
-from unembed.decode.feedback.refill import Blank, Filler
+from unembed.decode.feedback.refill import Blank
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import entries, tolerance
 from unembed.decode.feedback.whitebox import Differentiable, Slopes
@@ -39,6 +30,7 @@ from unembed.errors import ConfigError, EncoderError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
+    from torch import Tensor
 
     from unembed.decode.config import DecodeConfig
     from unembed.decode.plan import Candidate
@@ -49,22 +41,13 @@ if TYPE_CHECKING:
 
 # Passes in which the masks of a proposal are filled.
 PASSES = 2
-START_PASSES = 4
 # The best hypotheses of a round get a gradient each.
 SLOPES = 2
 # Proposals beyond what is left of the budget: some will be known already.
 SPARE = 4
-# So many words are weighed for every place of a text that has one.
-WORDS = 400
 
 Progress = Callable[[int, int], None]
 """Called after each round with what was spent of the budgets of all vectors so far, and their sum."""
-
-
-Change: TypeAlias = tuple[Search, Blank, str, Hypothesis]
-"""A changed text of a search, the kind of change, and of which parent; the parent may be a foreseen one."""
-Filled: TypeAlias = tuple[Search, Blank, str, Hypothesis | None]
-"""A filled text of a search, what made it, and of which parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +89,14 @@ class Runner:
         decoding = decoding.resolved(writer is not None)
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
         self._writer = writer
-        self._author = writer if config.writer and config.corrector != "only" else None
         self._words = words
-        self._corrector = None if config.corrector == "off" else corrector
-        if config.corrector == "only" and corrector is None:
-            raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
         self._foresight = Foresight(surrogate) if surrogate is not None and config.foresight else None
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
-        self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
-        if self._uses("swaps"):
-            self._kinds = {**self._kinds, **FLIPS}
-        if self._author is not None:
-            self._kinds = {**self._kinds, **TAILS}
+        self._composer = Composer(
+            net, decoding, config, slopes=self._slopes, flips=self._uses("swaps"), corrector=corrector,
+            foresight=self._foresight, words=words, writer=writer,
+        )  # fmt: skip
         self.asker = Asker(encoder, net.config.vector_dim)
-        beside = None if words is None else words.cpu()  # the filler chooses its words there
-        self._filler = Filler(net, decoding.repeat_penalty, self._slopes, self._corrector, beside, config.steering)
 
     def run(
         self,
@@ -188,10 +164,12 @@ class Runner:
                 self._ask_candidates([(search, one) for search, one in some if not search.done], kind)
                 yield
         if self._config.starts > 1 and self._decoding.length is None and not self._written:
-            self._other_lengths([search for search in searches if not search.done])
+            self._ask_blanks(self._composer.other_lengths([search for search in searches if not search.done]))
             yield
         if self._uses("guidance"):
-            self._guided(searches)
+            steps = self._config.guide_steps
+            able = [search for search in searches if not search.done and search.left > steps]
+            self._ask_blanks(self._composer.guided(able))
             yield
         while active := [search for search in searches if not search.done]:
             if self._uses("swaps"):
@@ -227,7 +205,7 @@ class Runner:
             wanted.append((search, min(self._config.proposals, search.left + SPARE) - len(search.merged)))
         if self._foresight is None:
             pairs = [(search, one) for search, n in wanted for one in self._parents(search, n)]
-            drafts += self._changes(pairs, 1, PASSES)
+            drafts += self._composer.changes(pairs, 1, PASSES)
         else:
             drafts += self._foreseen(wanted, self._foresight)
         self._ask_blanks(drafts)
@@ -239,7 +217,7 @@ class Runner:
         count = self._config.drafts
         pairs = [(search, one) for search, n in wanted for one in self._parents(search, count * n)]
         for _ in range(self._config.depth):
-            changes = self._changes(pairs, self._config.variants, 1)
+            changes = self._composer.changes(pairs, self._config.variants, 1)
             texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in changes])
             for one, (search, blank, kind, _) in zip(foresight.see(changes, texts), changes, strict=True):
                 if one.text and not search.knows(one.text):
@@ -250,142 +228,11 @@ class Runner:
             pairs = [(search, one) for search, _ in wanted for one, _ in best[id(search)]]
         return [filled for search, _ in wanted for _, filled in best[id(search)]]
 
-    def _changes(self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int) -> list[Change]:
-        """A change of each parent, its masks filled in so many ways."""
-        changes: list[Change] = []
-        owners: list[int] = []
-        model, config = self._net.config, self._config
-        for owner, (search, parent) in enumerate(pairs):
-            kind = draw_kind(self._kinds, search.rng)
-            if kind in TAILS:
-                count = beginning(parent, kind, search.rng)
-                for _ in range(variants):
-                    u = torch.from_numpy(search.rng.random((1, model.max_tokens)))
-                    blank = Blank(
-                        list(parent.tokens[:count]), list(parent.confidence[:count]), torch.empty(0), u,
-                        config.temperature * search.heat,
-                    )  # fmt: skip
-                    changes.append((search, blank, kind, parent))
-                    owners.append(owner)
-                continue
-            draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
-            for _ in range(variants if model.mask_id in draft.tokens else 1):
-                sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
-                u = torch.from_numpy(search.rng.random((passes, len(draft.tokens))))
-                blank = Blank(list(draft.tokens), sure, torch.empty(0), u, config.temperature * search.heat)
-                if self._corrector is not None:
-                    blank.guess = [parent.tokens[k] for k in draft.aligned]
-                if parent.slope is not None:
-                    blank.push = config.swap_scale * parent.slope[draft.aligned]
-                changes.append((search, blank, kind, parent))
-                owners.append(owner)
-        if changes:
-            with inference(self._net, self._decoding.precision):
-                conditions = list(self._aimed(pairs))
-                for (_, blank, _, _), owner in zip(changes, owners, strict=True):
-                    blank.c = conditions[owner]  # the same object for all variants: they share a pass
-                self._steer(changes)
-                self._filler.fill([blank for _, blank, kind, _ in changes if kind not in TAILS], passes)
-                self._go_on(
-                    [
-                        (blank, pairs[owner])
-                        for (_, blank, kind, _), owner in zip(changes, owners, strict=True)
-                        if kind in TAILS
-                    ]
-                )
-        return changes
-
-    def _go_on(self, tails: list[tuple[Blank, tuple[Search, Hypothesis]]]) -> None:
-        """Let the writer write the rest, for vectors beyond the targets."""
-        if not tails or self._author is None:
-            return
-        aims = self._given(_beyond(*self._ends([pair for _, pair in tails]), self._config.overshoot))
-        for (blank, _), aim in zip(tails, aims, strict=True):
-            blank.aim = aim
-        author.go_on(self._author, [blank for blank, _ in tails])
-
-    def _steer(self, drafts: Sequence[Filled]) -> None:
-        """Tell the filler where texts are to arrive, and by how much the surrogate is wrong about their parents."""
-        if self._foresight is None or self._words is None or not self._config.steering:
-            return
-        self._foresight.know([parent for *_, parent in drafts if parent is not None])
-        for search, blank, _, parent in drafts:
-            blank.target = torch.from_numpy(search.vector)
-            blank.offset = torch.zeros_like(blank.target)
-            if parent is not None and parent.foreseen is not None:
-                blank.offset = torch.from_numpy(parent.vector) - parent.foreseen
-
     def _parents(self, search: Search, count: int) -> list[Hypothesis]:
         """Whom to change; in Vec2Text's loop every one of the beam as often."""
         if self._config.corrector == "only":
             return [search.population[k % len(search.population)] for k in range(count)]
         return [draw_parent(search.population, search.rng) for _ in range(count)]
-
-    def _aimed(self, parents: list[tuple[Search, Hypothesis]]) -> Tensor:
-        """The conditions under which parents are changed: what their vectors lack shall come.
-
-        Without a corrector that of a vector beyond the target, seen from the parent's: words it lacks get likelier.
-        """
-        target, there = self._ends(parents)
-        if self._corrector is None:
-            return self._conditions(_beyond(target, there, self._config.overshoot))
-        aim = _beyond(target, there, self._config.corrector_overshoot)
-        return self._corrector.condition(self._given(aim), self._given(there))
-
-    def _ends(self, parents: list[tuple[Search, Hypothesis]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The targets, and where the parents are. (n, d) each."""
-        target = np.stack([search.vector for search, _ in parents])
-        return target, np.stack([parent.vector for _, parent in parents])
-
-    def _other_lengths(self, active: list[Search]) -> None:
-        """A text for each of the likeliest lengths but that of the answer."""
-        if not active:
-            return
-        drafts: list[Filled] = []
-        with inference(self._net, self._decoding.precision):
-            c = self._conditions(np.stack([search.vector for search in active]))
-            count = min(self._config.starts, self._net.config.max_tokens)
-            lengths = self._net.length_logits(c).topk(count, dim=1).indices.tolist()
-            for search, condition, some in zip(active, c, lengths, strict=True):
-                there = {len(one.tokens) for one in search.population}
-                drafts += [
-                    (search, self._empty(length, condition, START_PASSES), "start", None)
-                    for length in some
-                    if length not in there
-                ]
-            self._steer(drafts)
-            self._filler.fill([blank for _, blank, _, _ in drafts], START_PASSES)
-        self._ask_blanks(drafts)
-
-    def _guided(self, searches: list[Search]) -> None:
-        """A text for each vector whose denoising follows the gradient from the first step on."""
-        steps = self._config.guide_steps
-        able = [search for search in searches if not search.done and search.left > steps]
-        if not able:
-            return
-        drafts: list[Filled] = []
-        with inference(self._net, self._decoding.precision):
-            targets = np.stack([search.vector for search in able])
-            for search, target, c in zip(able, torch.from_numpy(targets), self._conditions(targets), strict=True):
-                blank = self._empty(len(search.population[0].tokens), c, steps)
-                blank.guide, blank.target = self._config.guide_scale, target
-                drafts.append((search, blank, "guided", None))
-            self._filler.fill([blank for _, blank, _, _ in drafts], steps)
-        for search, blank, _, _ in drafts:
-            search.gradients += blank.gradients
-        self._ask_blanks(drafts)
-
-    def _empty(self, length: int, c: Tensor, passes: int) -> Blank:
-        """Nothing but masks, to be filled with the likeliest tokens."""
-        return Blank([self._net.config.mask_id] * length, [0.0] * length, c, torch.zeros(passes, length), 1.0)
-
-    def _conditions(self, units: NDArray[np.float32]) -> Tensor:
-        return self._net.condition(self._given(units))
-
-    def _given(self, units: NDArray[np.float32]) -> Tensor:
-        """Unit vectors (n, d) at the length that the encoder's have."""
-        given = torch.from_numpy((units * self._net.config.vector_norm).astype(np.float32))
-        return given.to(self._net.bias.device)
 
     def _differentiate(self, active: list[Search]) -> None:
         """The gradient near the best hypotheses that have none yet; one query is left to use it."""
@@ -398,7 +245,7 @@ class Runner:
         if wanted and self._slopes is not None:
             targets = torch.from_numpy(np.stack([search.vector for search, _ in wanted]))
             slopes = self._slopes.at_texts([one.tokens for _, one in wanted], targets)
-            missing = self._missing_words(wanted)
+            missing = self._composer.missing_words(wanted)
             for (_, one), slope, (chances, words) in zip(wanted, slopes, missing, strict=True):
                 one.slope = slope
                 here = self._slopes.words[list(one.tokens)]  # (L, d)
@@ -408,15 +255,6 @@ class Runner:
                 promise[torch.tensor(one.tokens)[:, None] == words] = -torch.inf  # it stands there already
                 one.flips = (words.numpy(), promise.numpy())
 
-    def _missing_words(self, parents: list[tuple[Search, Hypothesis]]) -> list[tuple[Tensor, Tensor]]:
-        """Of each parent the words that the bag of words wants most beyond its vector: log-probabilities and ids."""
-        with inference(self._net, self._decoding.precision):
-            target, there = self._ends(parents)
-            c = self._conditions(_beyond(target, there, self._config.overshoot))
-            hidden = self._net.bag_hidden(c) if self._net.config.bag_of_words else torch.zeros_like(c)
-            chances = self._net.logits(hidden).float().log_softmax(1).topk(min(WORDS, self._net.config.vocab_size), 1)
-        return list(zip(chances.values.cpu(), chances.indices.cpu(), strict=True))
-
     def _ask_candidates(self, found: list[tuple[Search, Candidate]], kind: str) -> None:
         """Texts that were decoded without feedback."""
         nothing = torch.empty(0)
@@ -425,22 +263,12 @@ class Runner:
 
     def _ask_blanks(self, drafts: list[Filled]) -> None:
         texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in drafts])
-        self._judge(drafts)
+        self._composer.judge(drafts)
         by_search: dict[int, tuple[Search, list[Proposal]]] = {}
         for (search, blank, kind, parent), text in zip(drafts, texts, strict=True):
             proposal = Proposal(tuple(blank.tokens), tuple(blank.sure), text, kind, parent)
             by_search.setdefault(id(search), (search, []))[1].append(proposal)
         self._ask(list(by_search.values()))
-
-    def _judge(self, drafts: list[Filled]) -> None:
-        """How sure a word is, is the writer's to say where there is one: then all texts are judged alike."""
-        if self._author is None or not drafts:
-            return
-        with inference(self._net, self._decoding.precision):
-            vectors = self._given(np.stack([search.vector for search, *_ in drafts]))
-            judged = author.judge(self._author, vectors, [blank.tokens for _, blank, _, _ in drafts])
-        for (_, blank, _, _), sure in zip(drafts, judged, strict=True):
-            blank.sure = list(sure)
 
     def _ask(self, proposals: list[tuple[Search, list[Proposal]]]) -> None:
         """One call of the encoder for all. Texts of a call that fails stay charged: the encoder has seen them."""
@@ -448,13 +276,6 @@ class Runner:
         vectors = self.asker.vectors(proposal.text for _, some in asked for proposal in some)
         for search, some in asked:
             search.take(some, vectors)
-
-
-def _beyond(target: NDArray[np.float32], there: NDArray[np.float32], distances: float) -> NDArray[np.float32]:
-    """Unit vectors that lie further from the parents than the targets do."""
-    aim: NDArray[np.float32] = target + distances * (target - there)
-    aim /= np.linalg.norm(aim, axis=1, keepdims=True)
-    return aim
 
 
 def _slopes(encoder: Encodes, tokenizer: Tokenizer, mask_id: int, config: FeedbackConfig) -> Slopes | None:

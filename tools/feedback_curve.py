@@ -62,6 +62,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "Vec2Text's loop": LOOP,
     "black box with corrector": {"gradients": "off"},
     "white box with corrector": {"gradients": "swaps"},
+    "black box, no writer": {**BLACK, "writer": False},
     "black box, no foresight": {**BLACK, "foresight": False},
     "white box, no foresight": {"gradients": "swaps", "corrector": "off", "foresight": False},
     "black box, no overshoot": {**BLACK, "overshoot": 0.0},
@@ -80,7 +81,7 @@ PRECISIONS: dict[str, Callable[[Vectors], Vectors]] = {
 }
 """How the target vectors were stored, where it is not float16."""
 NO_FEEDBACK = "no feedback"
-CURVES = ("black box", "black box, no foresight", "white box", "Vec2Text's loop")
+CURVES = ("black box", "black box, no writer", "white box", "Vec2Text's loop")
 
 
 def main(arguments: list[str]) -> int:
@@ -121,6 +122,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     arms = {name: replace(base, **ARMS[name]) for name in options.arms}
     what = {"n": len(examples.texts), "seed": options.seed, "split": options.split, "dataset": dataset.fingerprint}
     what["weights"] = weights_hash(inverter.artifact.net)
+    if inverter.artifact.writer is not None:
+        what["writer"] = weights_hash(inverter.artifact.writer)
     keeper = Keeper(Path(f"{options.output}.part"), json.dumps(what))
     with ProcessPoolExecutor(
         options.jobs, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(options.inverter,)
@@ -176,10 +179,14 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     inverter, encoder = _here["inverter"], _here["encoder"]
     if name in PRECISIONS:
         vectors = PRECISIONS[name](encoder.encode(texts))
+        if inverter.encoder.normalized:  # as the reader of vectors does
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     model = inverter.artifact
-    decoding = DecodeConfig() if config.foresight else DecodeConfig(steering=0)  # all of the surrogate, or nothing
+    # All of the surrogate or nothing, and so of the writer.
+    strategy = "auto" if config.writer else "confidence"
+    decoding = DecodeConfig(strategy) if config.foresight else DecodeConfig(strategy, steering=0)
     parts = (model.net, model.tokenizer, encoder, decoding, config, model.corrector, model.surrogate)
-    runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors())
+    runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors(), model.writer)
     began = time.process_time()
     pace: list[tuple[float, float]] = []
 

@@ -33,7 +33,7 @@ def main(arguments: list[str], place: Path = PLACE) -> int:
     inverter = artifact.load(arguments[0])
     notes = CARD.read_text()
     if len(arguments) == 2:
-        notes += measured(Path(arguments[1]))
+        notes += measured(Path(arguments[1]), "confidence" if inverter.writer is None else "writer")
     artifact.save(place, replace(inverter, info={**inverter.info, "notes": notes.strip()}), "int8")
     for file in place.iterdir():
         if file.stat().st_size > LARGEST:
@@ -42,11 +42,11 @@ def main(arguments: list[str], place: Path = PLACE) -> int:
     return 0
 
 
-def measured(path: Path) -> str:
+def measured(path: Path, default: str) -> str:
     """What the card says about quality: scores, and examples drawn at random (by seed, when the texts were drawn)."""
     found = results.load(path)
     scores = markdown_table(found, "systems", SCORES, "")
-    samples = markdown_table(found, "samples", (), "confidence")
+    samples = markdown_table(found, "samples", (), default)
     title = f"{found.n:,} unseen texts, {found.split} split, seed {found.seed}"
     return f"\n## Scores ({title})\n{scores}\n\n## Examples, drawn at random, good and bad\n{samples}\n"
 

@@ -134,18 +134,19 @@ def test_calibration_of_other_weights_or_of_another_format_is_refused(tmp_path, 
         Calibration.load(tmp_path)
 
 
-def test_calibration_with_another_surrogate_is_refused(tmp_path, some):
+@pytest.mark.parametrize("name", ["surrogate", "writer"])
+def test_calibration_with_another_surrogate_or_writer_is_refused(tmp_path, some, name):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "surrogate.safetensors").write_bytes(b"steers")
+    (tmp_path / f"{name}.safetensors").write_bytes(b"steers")
     made = replace(
         some,
         weights=file_sha256(tmp_path / "model.safetensors"),
         **calibration.beside(tmp_path),
     )
     made.save(tmp_path / calibration.FILE)
-    assert Calibration.load(tmp_path).surrogate == made.surrogate  # the numbers are rounded on disk
+    assert getattr(Calibration.load(tmp_path), name) == getattr(made, name) != ""  # the numbers are rounded on disk
     for change in (lambda path: path.write_bytes(b"steers elsewhere"), Path.unlink):
-        change(tmp_path / "surrogate.safetensors")
+        change(tmp_path / f"{name}.safetensors")
         with pytest.raises(CheckpointError, match="other weights"):
             Calibration.load(tmp_path)
 
@@ -153,17 +154,17 @@ def test_calibration_with_another_surrogate_is_refused(tmp_path, some):
 def test_other_settings_of_decoding_are_refused(inverter, vectors, some):
     with pytest.raises(ConfigError, match="steps 4 instead of 8"):
         leak.recover(inverter, vectors, TEXTS, encoder=None, calibration=some, config=DecodeConfig(steps=4))
-    some.check(DecodeConfig(seed=5, precision="bf16"))
+    some.check(DecodeConfig("confidence", seed=5, precision="bf16"))
 
 
 def test_a_setting_that_is_younger_than_the_calibration_was_at_its_default(some):
     older = replace(some, decode={key: value for key, value in some.decode.items() if key != "guidance"})
-    older.check(DecodeConfig())
+    older.check(DecodeConfig("confidence"))
     with pytest.raises(ConfigError, match=r"guidance 2\.0 instead of 1\.0"):
-        older.check(DecodeConfig(guidance=2.0))
+        older.check(DecodeConfig("confidence", guidance=2.0))
     newer = replace(some, decode={**some.decode, "drawn": 0})
     with pytest.raises(ConfigError, match=r"drawn \(no such setting\) instead of 0"):
-        newer.check(DecodeConfig())
+        newer.check(DecodeConfig("confidence"))
 
 
 def test_what_was_saved_is_what_is_loaded(tmp_path, some):
@@ -217,10 +218,10 @@ def test_one_command_calibrates_new_weights(tiny, tmp_path, capsys):
     """From plain texts to a calibration that the audit takes, and not before."""
     home = shutil.copytree(tiny, tmp_path / "inverter")
     made_up_calibration().save(home / calibration.FILE)
-    assert Calibration.fitting(home, DecodeConfig())[0] is None
+    assert Calibration.fitting(home, DecodeConfig("confidence"))[0] is None
     command = [str(sentences(25_000, tmp_path)), "--inverter", str(home), "-n", "200"]
     assert calibrate.main([*command, "--results", str(tmp_path)]) == 0
-    found, why = Calibration.fitting(home, DecodeConfig())
+    found, why = Calibration.fitting(home, DecodeConfig("confidence"))
     assert why is None
     assert (found.n, found.split, found.alone.checked) == (200, "validation", 100)
     shown = capsys.readouterr().out

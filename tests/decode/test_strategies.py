@@ -191,7 +191,7 @@ def test_the_seed_decides_draws_and_nothing_else(net, strategy):
 
 def test_names_are_known_and_unknown_ones_refused():
     assert set(ALL) == {"sequential", "euler", "remask", "two-stage", "confidence", "entropy"}
-    with pytest.raises(ConfigError, match="choose one of sequential"):
+    with pytest.raises(ConfigError, match="choose one of auto, writer, sequential"):
         DecodeConfig(strategy="beam")
     with pytest.raises(ConfigError, match="no strategy named 'beam'"):
         strategies.load("beam")

@@ -29,7 +29,9 @@ def judged(writer, vector, text):
     said = writer.meanings[tokens[0]].sum(0)
     cosine = torch.cosine_similarity(said, vectors[0], dim=0)
     length = writer.base.length_logits(c)[0].log_softmax(0)[len(text)]
-    return float((words.sum() + end) / len(text) + write.FORESIGHT * cosine + write.LENGTH * length), words.exp()
+    return float(
+        (words.sum() + end) / len(text) ** write.POWER + write.FORESIGHT * cosine + write.LENGTH * length
+    ), words.exp()
 
 
 @torch.inference_mode()
@@ -70,7 +72,7 @@ def test_beams_that_leave_nothing_out_find_the_best_of_all_texts(monkeypatch):
                 total += log_p[length, -1] if length < 3 else 0.0
                 cosine = torch.cosine_similarity(writer.meanings[tokens[0]].sum(0), given[0], dim=0)
                 chance = net.length_logits(c)[0].log_softmax(0)[length]
-                scores[text] = float(total / length + write.FORESIGHT * cosine + write.LENGTH * chance)
+                scores[text] = float(total / length**write.POWER + write.FORESIGHT * cosine + write.LENGTH * chance)
         assert best.tokens == max(scores, key=scores.__getitem__)
         assert best.score == pytest.approx(max(scores.values()), abs=1e-4)
 

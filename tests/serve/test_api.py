@@ -72,7 +72,7 @@ BAD = [
     ({"vector": [True] * DIM}, "bad_input", "number"),
     ({"vector": [None] * DIM}, "bad_input", "number"),
     ({}, "bad_input", "vector"),
-    ({"strategy": "secret"}, "bad_input", "choose one of sequential"),
+    ({"strategy": "secret"}, "bad_input", "choose one of auto, writer, sequential"),
     ({"steps": 0}, "bad_input", "steps"),
     ({"steps": 10**6}, "bad_input", "steps"),
     ({"steps": 2.5}, "bad_input", "steps"),
@@ -227,7 +227,7 @@ def test_health_and_models(server):
     assert {"python", "unembed", "torch", "fastapi"} <= health["versions"].keys()
     (model,) = server.http.get("/models").json()["models"]
     assert model["strategies"] == list(strategies.names())
-    default = DecodeConfig()
+    default = DecodeConfig().resolved(writer=False)
     assert model["defaults"] == {
         "strategy": default.strategy,
         "steps": default.steps,

@@ -4,7 +4,7 @@ The words of a text come from a shortlist, those that its bag of words finds lik
 are kept, so that a word costs one place of the net and not a whole pass. Every beam may end at every place, and goes on
 all the same; what has ended is judged by
 
-    mean log-probability of its words and of its end + FORESIGHT x foreseen cosine + LENGTH x log p(length)
+    log p(its words and its end) / words^POWER + FORESIGHT x foreseen cosine + LENGTH x log p(length)
 
 The cosine is the surrogate's: a beam that leaves something unsaid is often likelier than the true text.
 """
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Words that may stand in a text.
 SHORTLIST = 2048
-FORESIGHT = 5.0
-LENGTH = 0.1
+# Chosen on validation texts (docs/LOG.md, sixteenth session).
+POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
 # Nats a word by which a text that has ended must lead before those that are still being written are given up.
 PATIENCE = 1.0
 
@@ -95,12 +95,14 @@ class Shortlists:
             likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
             self._words = torch.cat([first, likely.indices], 1)
             self._kept = torch.cat([scores.gather(1, first), likely.values], 1)
-        self._table = writer.base.embed.weight[self._words].transpose(1, 2)  # (n, width, S)
+        self._table = writer.base.embed.weight[self._words]  # (n, S, width)
         self._writer, self.size = writer, self._words.shape[1]
 
     def log_p(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Of the words and, last, of the end, at places (texts, places, width): (texts, places, S + 1)."""
-        scores = torch.bmm(hidden, self._table[rows]).float() + self._kept[rows, None]
+        # One text after the other: the words of all that are left would first have to be copied together.
+        each = [F.linear(one, self._table[row]) for one, row in zip(hidden, rows.tolist(), strict=True)]
+        scores = torch.stack(each).float() + self._kept[rows, None]
         last = (hidden.float() @ self._writer.end + self._writer.end_bias)[..., None]
         return torch.cat([scores, last], 2).log_softmax(2)
 
@@ -115,7 +117,7 @@ def beam_search(
     """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts."""
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
     c, heard = writer.hear(vectors)
-    lists = Shortlists(writer, heard)
+    lists, modulations = Shortlists(writer, heard), writer.modulations(c)
     lengths = writer.base.length_logits(c).float().log_softmax(1)  # (n, longest + 1)
     aims = F.normalize(vectors.float(), dim=1)
     ended = _Ended.none(n, keep, longest, device)
@@ -125,15 +127,15 @@ def beam_search(
     tokens, totals, said = log_ps.long(), log_ps.sum(2), torch.zeros_like(vectors)[:, None]
     x, past = writer.start.expand(n, 1, -1), None
     for length in range(longest + 1):
-        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], length, past)
+        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], modulations[rows], length, past)
         if length < longest:
             log_p = lists.log_p(hidden, rows)  # (texts, live, S + 1)
         if length:
             # A text of the longest kind just ends: the writer has not learned of its end.
-            mean = (totals + log_p[..., -1]) / length if length < longest else totals / length
+            total = totals + log_p[..., -1] if length < longest else totals
             there = (said @ aims[rows, :, None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
-            score = mean + FORESIGHT * there + LENGTH * lengths[rows, length, None]
-            ended.add(rows, score, mean, tokens, log_ps)
+            score = total / length**POWER + FORESIGHT * there + LENGTH * lengths[rows, length, None]
+            ended.add(rows, score, total / length, tokens, log_ps)
         if length == longest:
             break
         further = (totals[..., None] + log_p[..., :-1]).flatten(1)
@@ -155,13 +157,25 @@ def beam_search(
 
 
 def place_once(
-    writer: Writer, x: Tensor, said: Tensor, vectors: Tensor, c: Tensor, place: int, past: list[Past] | None
+    writer: Writer,
+    x: Tensor,
+    said: Tensor,
+    vectors: Tensor,
+    c: Tensor,
+    modulations: Tensor,
+    place: int,
+    past: list[Past] | None,
 ) -> tuple[Tensor, list[Past]]:
-    """Hidden states of one more place of all beams, (texts, live, width), from the words before it."""
+    """Hidden states of one more place of all beams, (texts, live, width), from the words before it, of that shape too.
+
+    `said` (texts, live, d) is what those have said; the rest are a text's own, (texts, ...).
+    """
     texts, live, _ = x.shape
     account = writer.reckon(said, vectors).view(texts * live, 1, -1)
     placed = writer.place(x.reshape(texts * live, 1, -1), account, place)
-    hidden, past = writer.through(placed, c.repeat_interleave(live, 0), past)
+    if live > 1:
+        c, modulations = c.repeat_interleave(live, 0), modulations.repeat_interleave(live, 0)
+    hidden, past = writer.through(placed, c, past, modulations)
     return writer.speak(hidden[:, -1:], account).view(texts, live, -1), past
 
 

@@ -49,9 +49,9 @@ class CausalBlock(Block):
         tensors["from_vector.bias"] = tensors["from_vector.bias"] + told
         self.load_state_dict(tensors)
 
-    def forward(self, x: Tensor, c: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:  # type: ignore[override]
+    def forward(self, x: Tensor, modulation: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:  # type: ignore[override]
         """New places (n, T, width) after those of `past`, and keys and values of them all."""
-        modulation = self.from_vector(c)[:, None]
+        modulation = modulation[:, None]
         q, k, v = self._heads(self._linear(self._before_mixing(x, modulation), self.qkv))
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
@@ -128,14 +128,21 @@ class Writer(nn.Module):
         placed: Tensor = x + mask + self.position[first + 1 : first + 1 + x.shape[1]] + self.account(account)
         return placed
 
-    def through(self, x: Tensor, c: Tensor, past: list[Past] | None) -> tuple[Tensor, list[Past]]:
+    def modulations(self, c: Tensor) -> Tensor:
+        """What the vector says to every block, (n, blocks, 6 width): the same at all places, so once is enough."""
+        return torch.stack([cast(CausalBlock, block).from_vector(c) for block in self.blocks], 1)
+
+    def through(
+        self, x: Tensor, c: Tensor, past: list[Past] | None, modulations: Tensor | None = None
+    ) -> tuple[Tensor, list[Past]]:
         """Through all blocks; without a past the prefix comes first."""
         if past is None and self.config.prefix_tokens:
             carried = self.prefix_vector(c).view(-1, self.config.prefix_tokens, self.config.width)
             x = torch.cat([self.prefix + carried, x], 1)
         x, kept = self.embed_norm(x), []
         for number, block in enumerate(self.blocks):
-            x, known = block(x, c, None if past is None else past[number])
+            modulation = cast(CausalBlock, block).from_vector(c) if modulations is None else modulations[:, number]
+            x, known = block(x, modulation, None if past is None else past[number])
             kept.append(known)
         return x, kept
 

@@ -32,14 +32,14 @@ def go_on(writer: Writer, blanks: Sequence[Blank]) -> None:
 def _go_on(writer: Writer, blanks: list[Blank]) -> None:
     vectors = torch.stack([blank.aim for blank in blanks if blank.aim is not None]).to(writer.position.device)
     c, heard = writer.hear(vectors)
-    lists = Shortlists(writer, heard)
+    lists, modulations = Shortlists(writer, heard), writer.modulations(c)
     temperature = torch.tensor([blank.temperature for blank in blanks], device=vectors.device)[:, None]
     u = torch.stack([blank.u[0] for blank in blanks]).to(vectors.device)
     given = [list(blank.tokens) for blank in blanks]
     rows = torch.arange(len(blanks), device=vectors.device)
     x, past, said = writer.start.expand(len(blanks), 1, -1), None, torch.zeros_like(vectors)[:, None]
     for place in range(writer.config.max_tokens):
-        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], place, past)
+        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], modulations[rows], place, past)
         log_p = lists.log_p(hidden, rows)[:, 0]  # (rows, S + 1)
         if place == 0:
             log_p = torch.cat([log_p[:, :-1], torch.full_like(log_p[:, -1:], -torch.inf)], 1)  # not yet

@@ -1,7 +1,6 @@
 """The writer's beams: what they find, that the batch does not matter, and who is asked when no strategy is given."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -55,7 +54,7 @@ def test_beams_that_leave_nothing_out_find_the_best_of_all_texts(monkeypatch):
     net = make_net(2).eval()
     writer, vectors = make_writer(net), make_vectors(3)
     monkeypatch.setattr(write, "SHORTLIST", 6)
-    monkeypatch.setattr(write, "PATIENCE", math.inf)
+    monkeypatch.setattr(write, "PATIENCE", 99)
     writer.config = replace(writer.config, max_tokens=3)
     found = write.write(writer, torch.from_numpy(vectors), 6**3, 1)
     for vector, (best,) in zip(vectors, found, strict=True):

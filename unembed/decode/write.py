@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from unembed.model.writer import Past, Writer
 
 # Words that may stand in a text.
-SHORTLIST = 2048
+SHORTLIST = 1024
 # Chosen on validation texts (docs/LOG.md, sixteenth session).
 POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
-# Nats a word by which a text that has ended must lead before those that are still being written are given up.
-PATIENCE = 1.0
+# A text is given up when it is so many words longer than expected, and than the best one that has ended.
+PATIENCE = 5
+# Of so many times as many beams those go on that are likeliest, STEER x foreseen cosine so far included.
+MORE, STEER = 4, 5.0
 
 Standing: TypeAlias = tuple[Tensor, Tensor]
 """Of every text the likeliest beam so far, (texts, words), and the log-probability of each word."""
@@ -48,16 +50,15 @@ class _Ended:
     length: Tensor  # (n, keep)
     tokens: Tensor  # (n, keep, longest)
     log_p: Tensor  # (n, keep, longest)
-    lead: Tensor  # (n,) the best mean log-probability
 
     @classmethod
     def none(cls, n: int, keep: int, longest: int, device: torch.device) -> _Ended:
         """Nothing has ended yet."""
         log_p = torch.zeros(n, keep, longest, device=device)
         tokens, nothing = log_p.long(), log_p[..., 0] - torch.inf
-        return cls(nothing, tokens[..., 0].clone(), tokens, log_p, nothing[:, 0].clone())
+        return cls(nothing, tokens[..., 0].clone(), tokens, log_p)
 
-    def add(self, rows: Tensor, score: Tensor, mean: Tensor, tokens: Tensor, log_p: Tensor) -> None:
+    def add(self, rows: Tensor, score: Tensor, tokens: Tensor, log_p: Tensor) -> None:
         """Texts of one length (rows, beams, words), with their scores (rows, beams)."""
         room = self.tokens.shape[2] - tokens.shape[2]
         keep = self.score.shape[1]
@@ -68,7 +69,6 @@ class _Ended:
         order = order[..., None].expand(-1, -1, self.tokens.shape[2])
         self.tokens[rows] = torch.cat([self.tokens[rows], F.pad(tokens, (0, room))], 1).gather(1, order)
         self.log_p[rows] = torch.cat([self.log_p[rows], F.pad(log_p, (0, room))], 1).gather(1, order)
-        self.lead[rows] = torch.maximum(self.lead[rows], mean.amax(1))
 
     def candidates(self) -> list[list[Candidate]]:
         """For each vector its texts, the best first."""
@@ -118,7 +118,9 @@ def beam_search(
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
     c, heard = writer.hear(vectors)
     lists, modulations = Shortlists(writer, heard), writer.modulations(c)
+    told = (c, modulations)  # of every beam
     lengths = writer.base.length_logits(c).float().log_softmax(1)  # (n, longest + 1)
+    expected = median(lengths)[:, 0]
     aims = F.normalize(vectors.float(), dim=1)
     ended = _Ended.none(n, keep, longest, device)
 
@@ -127,33 +129,47 @@ def beam_search(
     tokens, totals, said = log_ps.long(), log_ps.sum(2), torch.zeros_like(vectors)[:, None]
     x, past = writer.start.expand(n, 1, -1), None
     for length in range(longest + 1):
-        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], modulations[rows], length, past)
+        hidden, past = place_once(writer, x, said, vectors[rows], told, length, past)
         if length < longest:
             log_p = lists.log_p(hidden, rows)  # (texts, live, S + 1)
         if length:
             # A text of the longest kind just ends: the writer has not learned of its end.
             total = totals + log_p[..., -1] if length < longest else totals
-            there = (said @ aims[rows, :, None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
-            score = total / length**POWER + FORESIGHT * there + LENGTH * lengths[rows, length, None]
-            ended.add(rows, score, total / length, tokens, log_ps)
+            near = _cosines(said, aims[rows])
+            score = total / length**POWER + FORESIGHT * near + LENGTH * lengths[rows, length, None]
+            ended.add(rows, score, tokens, log_ps)
         if length == longest:
             break
         further = (totals[..., None] + log_p[..., :-1]).flatten(1)
-        best, places = further.topk(min(width, further.shape[1]), dim=1)  # (texts, width)
-        at = (best[:, 0] / (length + 1) > ended.lead[rows] - PATIENCE).nonzero()[:, 0]
+        best, places = further.topk(min(MORE * width, further.shape[1]), dim=1)
+        there = said[torch.arange(len(rows), device=device)[:, None], places // lists.size]
+        there = there + writer.meanings[lists.ids(rows, places % lists.size)]
+        order = (best + STEER * _cosines(there, aims[rows])).topk(min(width, further.shape[1]), dim=1).indices
+        best, places = best.gather(1, order), places.gather(1, order)  # (texts, width)
+        best_yet = torch.maximum(ended.length[rows, 0], expected[rows])
+        at = (length - best_yet < PATIENCE).nonzero()[:, 0]
         if not len(at):
             break
         beam, word = places[at] // lists.size, places[at] % lists.size
+        if len(at) < len(rows) or beam.shape[1] != live:
+            spread = rows[at].repeat_interleave(beam.shape[1])
+            told = (c[spread], modulations[spread])
         rows, from_ = rows[at], (at[:, None], beam)
         ids = lists.ids(rows, word)
         tokens = torch.cat([tokens[from_], ids[..., None]], 2)
         log_ps = torch.cat([log_ps[from_], log_p[at[:, None], beam, word][..., None]], 2)
         totals, said = best[at], said[from_] + writer.meanings[ids]
         source = (at[:, None] * live + beam).flatten()
-        past = [(k.index_select(0, source), v.index_select(0, source)) for k, v in past]
+        past = [(k.index_select(1, source), v.index_select(1, source)) for k, v in past]
         x, live = writer.before(writer.base.embed(ids)), ids.shape[1]
         yield tokens[:, 0], log_ps[:, 0]
     return ended.candidates()
+
+
+def _cosines(said: Tensor, aims: Tensor) -> Tensor:
+    """Of what beams have said (texts, beams, d) with where they are to arrive (texts, d)."""
+    cosines: Tensor = (said @ aims[..., None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
+    return cosines
 
 
 def place_once(
@@ -161,21 +177,17 @@ def place_once(
     x: Tensor,
     said: Tensor,
     vectors: Tensor,
-    c: Tensor,
-    modulations: Tensor,
+    told: tuple[Tensor, Tensor],
     place: int,
     past: list[Past] | None,
 ) -> tuple[Tensor, list[Past]]:
     """Hidden states of one more place of all beams, (texts, live, width), from the words before it, of that shape too.
 
-    `said` (texts, live, d) is what those have said; the rest are a text's own, (texts, ...).
+    `said` (texts, live, d) is what those have said; `told` is condition and modulations of every beam.
     """
     texts, live, _ = x.shape
     account = writer.reckon(said, vectors).view(texts * live, 1, -1)
-    placed = writer.place(x.reshape(texts * live, 1, -1), account, place)
-    if live > 1:
-        c, modulations = c.repeat_interleave(live, 0), modulations.repeat_interleave(live, 0)
-    hidden, past = writer.through(placed, c, past, modulations)
+    hidden, past = writer.through(writer.place(x.reshape(texts * live, 1, -1), account, place), told[0], past, told[1])
     return writer.speak(hidden[:, -1:], account).view(texts, live, -1), past
 
 

@@ -39,7 +39,7 @@ def _go_on(writer: Writer, blanks: list[Blank]) -> None:
     rows = torch.arange(len(blanks), device=vectors.device)
     x, past, said = writer.start.expand(len(blanks), 1, -1), None, torch.zeros_like(vectors)[:, None]
     for place in range(writer.config.max_tokens):
-        hidden, past = place_once(writer, x, said, vectors[rows], c[rows], modulations[rows], place, past)
+        hidden, past = place_once(writer, x, said, vectors[rows], (c[rows], modulations[rows]), place, past)
         log_p = lists.log_p(hidden, rows)[:, 0]  # (rows, S + 1)
         if place == 0:
             log_p = torch.cat([log_p[:, :-1], torch.full_like(log_p[:, -1:], -torch.inf)], 1)  # not yet
@@ -63,7 +63,7 @@ def _go_on(writer: Writer, blanks: list[Blank]) -> None:
             return
         at, ids = torch.tensor(keep, device=vectors.device), torch.tensor(chosen, device=vectors.device)[:, None]
         rows, said = rows[at], said[at] + writer.meanings[ids]
-        past = [(k.index_select(0, at), v.index_select(0, at)) for k, v in past]
+        past = [(k.index_select(1, at), v.index_select(1, at)) for k, v in past]
         x = writer.before(writer.base.embed(ids))
 
 

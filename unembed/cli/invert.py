@@ -227,7 +227,7 @@ def _report(
         "encoder_calls": found.queries + found.gradients,
         "inversion": found.to_dict(),
         "encoder": inverter.encoder.spec,
-        "decoding": dataclasses.asdict(config),
+        "decoding": dataclasses.asdict(inverter.decoding(config)),
     }
 
 

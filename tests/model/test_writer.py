@@ -15,6 +15,7 @@ from unembed.cli import main
 from unembed.config import override, tiny
 from unembed.data.dataset import Dataset
 from unembed.errors import CheckpointError, ConfigError
+from unembed.measure.recovery import net_sha256
 from unembed.model import artifact, batches, objective, surrogate_trainer, trainer, writer_trainer
 from unembed.model.artifact import Artifact
 from unembed.model.loop import Event
@@ -176,6 +177,7 @@ def test_it_travels_beside_its_inverter_without_the_words_of_that(inverter: Arti
     found = artifact.load(folder).writer
     assert found is not None
     assert torch.equal(found.end, writer.end)
+    assert net_sha256(found) == net_sha256(writer) != net_sha256(inverter.net)
     assert inverter.net.config.vocab_size not in {len(p) for p in writer.parameters() if p.dim()}
     artifact.save(folder, inverter, "fp32")  # in the same place, one without
     assert artifact.load(folder).writer is None

@@ -130,5 +130,5 @@ def net_sha256(net: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -42,7 +42,7 @@ def recovered(api, numbers):
     """What the library makes of the vector, by strategy."""
     found = {}
 
-    def text(strategy="confidence"):
+    def text(strategy="writer"):
         if strategy not in found:
             found[strategy] = api("/invert", {"vectors": [numbers], "strategy": strategy})["results"][0]["text"]
         return found[strategy]

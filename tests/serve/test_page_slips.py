@@ -246,7 +246,8 @@ def test_tiles_and_columns_mark_the_same_words(visit):
 
 
 def test_replay_goes_through_the_steps_under_reduced_motion_too(visit):
-    page = visit()
+    page = visit("#strategy=confidence&text=A+dog.")
+    finished(page)
     recover(page, SENTENCE)
     shown = """() => new Promise((seen) => {
       const steps = [];

@@ -220,6 +220,6 @@ def written(writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig) 
         masks = max(expected - step, 1)  # it goes on until it says that it ends
         state = F.pad(tokens.cpu(), (0, masks), value=mask), F.pad(log_p.exp().cpu(), (0, masks))
         yield Stage(State(*state, step, torch.tensor([step])), None)
-    best = candidates[0]
+    best, step = candidates[0], step + 1  # the best of all that have ended
     last = State(torch.tensor([best.tokens]), torch.tensor([best.confidence]), step, torch.tensor([step]))
     yield Stage(last, candidates)

@@ -18,6 +18,11 @@ export class Run {
     this.failure = null;
   }
 
+  /** How many steps it will take: of a writer, one for each word that is expected. */
+  get steps() {
+    return this.settings.steps ?? this.frames.at(-1)?.tokens.length ?? this.source.tokens?.length ?? 20;
+  }
+
   get over() {
     return Boolean(this.done || this.failure);
   }
@@ -56,7 +61,7 @@ function blank(length) {
 function frame(data, before, original) {
   const masked = new Set(data.masked);
   const back = new Map(); // place -> the token that stood there before it was masked again
-  for (const place of masked) if (!before.masked.has(place)) back.set(place, before.tokens[place]);
+  for (const place of masked) if (place < before.tokens.length && !before.masked.has(place)) back.set(place, before.tokens[place]);
   return { ...data, masked, back, marks: marks(data.tokens, original) };
 }
 

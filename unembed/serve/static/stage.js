@@ -61,7 +61,7 @@ export class Stage {
     this.row.draw(frame);
     const blanks = frame.masked.size;
     const left = `${blanks || "no"} ${blanks === 1 ? "blank" : "blanks"} left`;
-    const steps = this.live ? Math.max(run.settings.steps, at) : run.frames.length - 1;
+    const steps = this.live ? Math.max(run.steps, at) : run.frames.length - 1;
     this.onStatus(`Step ${frame.step} of ${steps} · ${left} · ${Math.round(frame.ms)} ms`);
     $("slider").max = steps;
     $("slider").value = at;

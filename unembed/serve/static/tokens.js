@@ -65,7 +65,7 @@ export class Player {
   constructor(run, onFrame) {
     this.run = run;
     this.onFrame = onFrame;
-    this.pace = Math.max(40, Math.min(230, 2600 / run.settings.steps)); // ms
+    this.pace = Math.max(40, Math.min(230, 2600 / run.steps)); // ms
   }
 
   /** Resolves at the last frame, or when something else took over. `jump` shows only the newest. */

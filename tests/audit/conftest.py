@@ -97,7 +97,7 @@ def made_up_calibration() -> Calibration:
     truth = np.clip(0.4 + 0.1 * table[:, 0] + 0.05 * rng.standard_normal(200), 0, 1)
     alone, with_encoder = fit(table[:, : leak.ALONE], truth, 0), fit(table, truth, 0)
     return Calibration(
-        weights="none", decode=dataclasses.asdict(DecodeConfig("confidence")), alone=alone, with_encoder=with_encoder,
+        weights="none", decode=dataclasses.asdict(DecodeConfig("writer")), alone=alone, with_encoder=with_encoder,
         n=200, seed=0, split="validation", dataset="", sources={}, command="", date="",
     )  # fmt: skip
 

@@ -154,17 +154,17 @@ def test_calibration_with_another_surrogate_or_writer_is_refused(tmp_path, some,
 def test_other_settings_of_decoding_are_refused(inverter, vectors, some):
     with pytest.raises(ConfigError, match="steps 4 instead of 8"):
         leak.recover(inverter, vectors, TEXTS, encoder=None, calibration=some, config=DecodeConfig(steps=4))
-    some.check(DecodeConfig("confidence", seed=5, precision="bf16"))
+    some.check(DecodeConfig("writer", seed=5, precision="bf16"))
 
 
 def test_a_setting_that_is_younger_than_the_calibration_was_at_its_default(some):
     older = replace(some, decode={key: value for key, value in some.decode.items() if key != "guidance"})
-    older.check(DecodeConfig("confidence"))
+    older.check(DecodeConfig("writer"))
     with pytest.raises(ConfigError, match=r"guidance 2\.0 instead of 1\.0"):
-        older.check(DecodeConfig("confidence", guidance=2.0))
+        older.check(DecodeConfig("writer", guidance=2.0))
     newer = replace(some, decode={**some.decode, "drawn": 0})
     with pytest.raises(ConfigError, match=r"drawn \(no such setting\) instead of 0"):
-        newer.check(DecodeConfig("confidence"))
+        newer.check(DecodeConfig("writer"))
 
 
 def test_what_was_saved_is_what_is_loaded(tmp_path, some):

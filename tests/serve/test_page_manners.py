@@ -93,7 +93,7 @@ def test_encoder_feedback_is_counted(visit):
     page.check("#feedback")
     page.fill("#input", "The cat sat on the mat.")
     page.click("#recover")
-    said = re.compile(r"The encoder was asked (\d+) times to recover the text\.")
+    said = re.compile(r"The encoder was asked (\d+) times? to recover the text\.")
     page.locator("#honest", has_text=said).wait_for(timeout=60_000)
     asked = int(said.search(page.locator("#honest").inner_text()).group(1))
     assert 0 < asked <= Limits().search_budget

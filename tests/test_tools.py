@@ -54,10 +54,12 @@ def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_t
     before, after = unembed.load(), unembed.Inverter.from_pretrained(tmp_path)
     for name, tensor in before.artifact.net.state_dict().items():
         assert torch.equal(tensor, after.artifact.net.state_dict()[name]), name
+    for name, tensor in before.artifact.writer.state_dict().items():
+        assert torch.equal(tensor, after.artifact.writer.state_dict()[name]), name
     card = (tmp_path / "README.md").read_text()
     assert "MedQuAD" in card
     assert markdown_table(load_results(results), "systems", ship.SCORES, "") in card
-    (default,) = [system for system in json.loads(results.read_text())["systems"] if system["name"] == "confidence"]
+    (default,) = [system for system in json.loads(results.read_text())["systems"] if system["name"] == "writer"]
     assert default["samples"][0]["recovered"][:20] in card
     assert ship.main([], tmp_path) == 2
 

@@ -39,8 +39,8 @@ def test_they_recover_words_and_meaning() -> None:
 def test_they_fit_the_repository() -> None:
     files = list(unembed.SHIPPED.iterdir())
     expected = {
-        "model.safetensors", "surrogate.safetensors", "writer.safetensors", "config.json", "tokenizer.json", "README.md",
-        "calibration.json",
+        "model.safetensors", "surrogate.safetensors", "writer.safetensors", "config.json", "tokenizer.json",
+        "README.md", "calibration.json",
     }  # fmt: skip
     assert {file.name for file in files} == expected
     assert all(file.stat().st_size < 64e6 for file in files)

@@ -41,7 +41,10 @@ def result_of(name: str, folder: Path, *arguments: str) -> Any:
 def test_it_runs_and_reaches_a_low_bar(name: str, tmp_path: Path) -> None:
     result = result_of(name, tmp_path, *SPEED[name])
     if name == "decode":
-        assert all(arm["texts_that_differ"] == 0 for arm in result["arms"].values())
+        # bf16, an arm of its own where the CPU is fast with it, rounds: one text of 64 may become another.
+        differ = {name: arm["texts_that_differ"] for name, arm in result["arms"].items()}
+        assert differ.pop("+ bf16", 0) <= 3
+        assert set(differ.values()) == {0}
 
 
 @pytest.mark.parametrize("name", MEMORY)

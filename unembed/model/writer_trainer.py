@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import Config
-from unembed.data.dataset import Dataset, Examples
+from unembed.data.dataset import Dataset
 from unembed.errors import ConfigError
 from unembed.model import artifact, batches, objective, optim
 from unembed.model.artifact import Artifact
 from unembed.model.loop import Event, Loop, flushed_denormals, stop_after_step
 from unembed.model.objective import Batch, Candidates
 from unembed.model.writer import Writer, WriterEntropy, targets_of
-
-PreviewFunction = Callable[[Artifact, Examples], dict[str, float]]
 
 
 def train(
@@ -31,7 +29,6 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    preview: PreviewFunction | None = None,
     report: Callable[[Event], None] = lambda event: None,
 ) -> Path:
     """Train a writer for the inverter, on from the one it has; `config.train` is the recipe. Returns their folder."""
@@ -40,7 +37,7 @@ def train(
         raise ConfigError(
             "a writer is told by a surrogate what is unsaid: train one first (unembed train --surrogate-of)"
         )
-    run = Run(replace(inverter.config, train=config.train), data, inverter, out, resume, preview, report)
+    run = Run(replace(inverter.config, train=config.train), data, inverter, out, resume, report)
     with flushed_denormals(), stop_after_step() as stopped:
         run.fit(stopped)
     return run.finish()
@@ -78,7 +75,6 @@ class Run(Loop):
         inverter: Artifact,
         out: Path,
         resume: bool,
-        preview: PreviewFunction | None,
         report: Callable[[Event], None],
     ) -> None:
         torch.manual_seed(config.train.seed)
@@ -88,10 +84,10 @@ class Run(Loop):
             identity=" " + artifact.weights_hash(inverter.net),
         )  # fmt: skip
         self.writer = cast(Writer, self.module)
-        self.inverter, self.preview = inverter, preview
+        self.inverter = inverter
         self.inverter.net.to(self.accelerator.device)
-        self.examples = data.sample("validation", config.train.validate_texts, config.train.seed)
-        self.validation = batches.collate(self.examples.tokens, self.examples.vectors)
+        examples = data.sample("validation", config.train.validate_texts, config.train.seed)
+        self.validation = batches.collate(examples.tokens, examples.vectors)
 
     def fit(self, stopped: threading.Event) -> None:
         """Learn; validate now and then."""
@@ -128,12 +124,10 @@ class Run(Loop):
 
     @torch.inference_mode()
     def _validate(self, event: Event) -> None:
-        """Cross-entropy of the next word with the full softmax, and a short decode."""
+        """Cross-entropy of the next word with the full softmax."""
         if not self.accelerator.is_main_process:
             return
         metrics = {"entropy_next": validation_entropy(cast(Writer, self.averaged), self.validation)}
-        if self.preview is not None and self.config.train.preview_texts:
-            metrics |= self.preview(self._artifact({}), self.examples.head(self.config.train.preview_texts))
         metrics |= {"texts": self.progress.texts, "seconds": self.progress.seconds}
         self.tell(replace(event, metrics=metrics))
 

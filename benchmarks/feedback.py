@@ -64,16 +64,16 @@ def run(
 ) -> dict[str, Any]:
     """Search for all vectors, `batch` at a time."""
     watched = Watched(encoder, latency)
-    net, tokenizer = inverter.artifact.net, inverter.artifact.tokenizer
+    model = inverter.artifact
+    net, tokenizer, surrogate = model.net, model.tokenizer, model.surrogate
+    parts = (surrogate, None if surrogate is None else surrogate.word_vectors(), model.writer)
     filling = Stopwatch(Filler.fill)
     Filler.fill = filling.method  # type: ignore[method-assign]
     began, worked = time.perf_counter(), time.process_time()
     try:
         for first in range(0, len(vectors), batch):
             found = list(
-                Runner(net, tokenizer, watched, DecodeConfig(), config, inverter.artifact.corrector).run(
-                    vectors[first : first + batch], 64
-                )
+                Runner(net, tokenizer, watched, DecodeConfig(), config, *parts).run(vectors[first : first + batch], 64)
             )
             assert all(one.queries <= config.budget for one in found)
     finally:

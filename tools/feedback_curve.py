@@ -52,22 +52,20 @@ BUDGETS = (10, 32, 100, 320)
 # Vec2Text's loop with a beam of 8: each is corrected into two texts a round, and the cosine alone decides.
 LOOP = {
     "gradients": "off", "corrector": "only", "starts": 1, "population": 8, "proposals": 16, "likelihood_weight": 0.0,
-    "corrector_overshoot": 0.0, "foresight": False,
+    "foresight": False,
 }  # fmt: skip
-BLACK = {"gradients": "off", "corrector": "off"}
+BLACK = {"gradients": "off"}
 ARMS: dict[str, dict[str, Any]] = {
     "black box": BLACK,
-    "white box": {"gradients": "swaps", "corrector": "off"},
-    # These need an inverter with a corrector (--inverter).
+    "white box": {"gradients": "swaps"},
     "Vec2Text's loop": LOOP,
-    "black box with corrector": {"gradients": "off"},
-    "white box with corrector": {"gradients": "swaps"},
+    "black box, no corrector": {**BLACK, "corrector": "off"},
     "black box, no writer": {**BLACK, "writer": False},
     "black box, no foresight": {**BLACK, "foresight": False},
-    "white box, no foresight": {"gradients": "swaps", "corrector": "off", "foresight": False},
+    "white box, no foresight": {"gradients": "swaps", "foresight": False},
     "black box, no overshoot": {**BLACK, "overshoot": 0.0},
-    "guidance": {"gradients": "guidance", "corrector": "off"},
-    "white box and guidance": {"gradients": "all", "corrector": "off"},
+    "guidance": {"gradients": "guidance"},
+    "white box and guidance": {"gradients": "all"},
     "float32 vectors": BLACK,
     "int8 vectors": BLACK,
     "3 decimals": BLACK,
@@ -185,7 +183,7 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     # All of the surrogate or nothing, and so of the writer.
     strategy = "auto" if config.writer else "confidence"
     decoding = DecodeConfig(strategy) if config.foresight else DecodeConfig(strategy, steering=0)
-    parts = (model.net, model.tokenizer, encoder, decoding, config, model.corrector, model.surrogate)
+    parts = (model.net, model.tokenizer, encoder, decoding, config, model.surrogate)
     runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors(), model.writer)
     began = time.process_time()
     pace: list[tuple[float, float]] = []

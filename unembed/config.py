@@ -122,6 +122,8 @@ class TrainConfig:
     ema: float = 0.9999
     sampled_softmax: int = 0
     """Number of drawn negatives; 0 is the full softmax."""
+    guesses: float = 0.0
+    """A writer: share of the texts that it learns as the correction of a guess of its own."""
     bf16: bool = True
     compile: bool = False
     """Compile what lies between the matrix products (needs a C++ compiler; half a minute at the start)."""
@@ -141,6 +143,8 @@ class TrainConfig:
         _at_least("train", self, 1, "validate_every", "validate_texts", "save_every")
         _at_least("train", self, 0, "bag_steps", "warmup_steps", "sampled_softmax", "preview_texts", "seed")
         _at_least("train", self, 0, "milestone_every", "patience", "lr", "muon_lr", "bag_lr", "weight_decay", "ema")
+        if not 0 <= self.guesses <= 1:
+            raise ConfigError(f"train.guesses is {self.guesses}, but it is a share of the texts: give 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Inverter:
         """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
         found = devices.find(device)
         model = self.artifact
-        for part in (model.net, model.corrector, model.surrogate, model.writer):
+        for part in (model.net, model.surrogate, model.writer):
             if part is not None:
                 part.to(found)
         self._word_vectors = None
@@ -180,7 +180,7 @@ class Inverter:
         reader = self.reader(vectors, chunk=max(feedback.batch, engine.GROUP // feedback.batch * feedback.batch))
         model = self.artifact
         runner = Runner(
-            model.net, model.tokenizer, encoder, config, feedback, model.corrector, model.surrogate, self._words(),
+            model.net, model.tokenizer, encoder, config, feedback, model.surrogate, self._words(),
             model.writer,
         )  # fmt: skip
         first = 0
@@ -237,8 +237,6 @@ class Inverter:
             feedback = feedback or FeedbackConfig(seed=config.seed)
             settings |= {"feedback": asdict(feedback), "encoder": encoder.fingerprint or encoder.name}
             chunk = feedback.batch
-            if self.artifact.corrector is not None:
-                settings["corrector"] = disk.weights_hash(self.artifact.corrector)
         if self.artifact.surrogate is not None:
             settings["surrogate"] = disk.weights_hash(self.artifact.surrogate)
         if self.artifact.writer is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 # CPUID leaf that tells the shape of AMX's tiles. Some virtual machines have AMX but end their table before it, and
@@ -52,3 +55,24 @@ def fast_bf16(device: torch.device) -> bool:
 def autocast(device: torch.device) -> AbstractContextManager[object]:
     """Compute in bfloat16 where that is faster."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if fast_bf16(device) else nullcontext()
+
+
+def product_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """The type that a product of this tensor is computed in: its own, or what autocast makes of it."""
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+N = TypeVar("N", bound=nn.Module)
+
+
+def halved(net: N, *shared: object) -> N:
+    """A copy whose matrices are bfloat16, to be used under `autocast`, which else converts them at every product.
+
+    Modules and tensors that are to be `shared` with the original are not copied.
+    """
+    copied = copy.deepcopy(net, {id(one): one for one in shared})
+    for layer in copied.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight = nn.Parameter(layer.weight.detach().bfloat16(), requires_grad=False)
+    return copied

@@ -13,7 +13,6 @@ from unembed.decode.plan import Candidate
 from unembed.decode.predict import answer
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
-from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 from unembed.model.surrogate import Surrogate
 from unembed.model.writer import Writer
@@ -67,29 +66,31 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_writer(net: Denoiser, seed: int = 0) -> Writer:
-    """One that says something everywhere, and ends its texts."""
+def make_writer(net: Denoiser, seed: int = 0, sees: bool = False) -> Writer:
+    """One that says something everywhere, and ends its texts; one that sees hears every part of a guess."""
+    torch.manual_seed(seed)
     surrogate = Surrogate(net)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         surrogate.words.weight.copy_(torch.randn(surrogate.words.weight.shape, generator=generator))
-        writer = Writer(net, surrogate).requires_grad_(False).eval()
+        writer = Writer(net, surrogate, sees).requires_grad_(False).eval()
         for layer in (writer.account, writer.account_spoken):
             layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) * 0.3)
         writer.end.copy_(torch.randn(writer.end.shape, generator=generator))
+        if writer.sight is not None:
+            for layer in (writer.sight.heed_shortcut, writer.sight.worth, writer.sight.placed, writer.sight.spoken):
+                layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) * 0.3)
     return writer
 
 
 def make_inverter(seed: int = 0, corrects: bool = False, foresees: bool = False, writes: bool = False) -> Inverter:
+    """`corrects`: its writer sees guesses."""
     net = make_net(seed)
     encoder = EncoderInfo("test", DIM, True, "")
-    corrector = Corrector(net).eval() if corrects else None
     surrogate = Surrogate(net).eval() if foresees else None
     config = Config(model=net.config)
-    writer = make_writer(net, seed) if writes else None
-    return Inverter(
-        Artifact(net, make_tokenizer(), config, encoder, corrector=corrector, surrogate=surrogate, writer=writer)
-    )
+    writer = make_writer(net, seed, corrects) if writes or corrects else None
+    return Inverter(Artifact(net, make_tokenizer(), config, encoder, surrogate=surrogate, writer=writer))
 
 
 @pytest.fixture(scope="session")

@@ -1,70 +1,64 @@
-"""Encoder feedback with a corrector: it fills the masks, keeps the budget, and can be the whole search."""
-
-import copy
+"""Encoder feedback with a writer that corrects: it sees its guess, keeps the budget, and can be the whole search."""
 
 import numpy as np
 import pytest
 import torch
 
-from tests.decode.conftest import MASK, make_inverter, make_vectors
+from tests.decode.conftest import make_inverter, make_vectors
 from tests.decode.test_feedback import BUDGET, Failing, Small, cosines, invert
-from unembed.decode.feedback import FeedbackConfig, compose
-from unembed.decode.feedback.propose import CORRECTIONS
+from unembed.decode.feedback import FeedbackConfig, author, compose
 from unembed.errors import ConfigError, EncoderError, UnembedError
 
 
 @pytest.fixture(scope="module")
-def inverter():
-    return make_inverter()
-
-
-@pytest.fixture(scope="module")
 def correcting():
-    """With a corrector that hears its guess, though it has learned nothing."""
-    made = make_inverter(corrects=True)
-    torch.nn.init.normal_(made.artifact.corrector.guess.weight, std=0.5, generator=torch.Generator().manual_seed(0))
-    return made
+    """It sees its guess, though it has learned nothing."""
+    return make_inverter(corrects=True)
 
 
 @pytest.mark.parametrize("use", ["auto", "only"])
 def test_a_corrector_keeps_the_budget_and_gains(correcting, use):
     vectors, encoder = make_vectors(4), Small()
     plain = cosines(encoder, [one.text for one in correcting.invert(vectors)], vectors)
-    found = invert(correcting, vectors, encoder, corrector=use, proposals=8, population=4)
+    # Warm, because what has learned nothing corrects everything into the same few texts.
+    settings = {"corrector": use, "proposals": 8, "population": 4, "temperature": 2.0}
+    found = invert(correcting, vectors, encoder, **settings)
     assert [one.queries for one in found] == [BUDGET] * 4
     assert all(one.cosine >= b - 1e-6 for one, b in zip(found, plain, strict=True))
     assert np.mean([one.cosine for one in found]) > np.mean(plain)
-    assert found == invert(correcting, vectors, Small(), corrector=use, proposals=8, population=4)
+    assert found == invert(correcting, vectors, Small(), **settings)
 
 
-def test_the_corrector_sees_its_guess_and_switched_off_it_is_not_there(inverter, correcting):
-    vectors = make_vectors(3)
-    off = invert(correcting, vectors, Small(), corrector="off")
-    assert off == invert(inverter, vectors, Small())
-    assert invert(correcting, vectors, Small()) != off
-    deaf = make_inverter(corrects=True)  # what it has not learned to hear changes nothing
-    assert invert(deaf, vectors, Small(), corrector="only") != invert(correcting, vectors, Small(), corrector="only")
-    with pytest.raises(ConfigError, match="corrector-of"):
-        invert(inverter, vectors, Small(), corrector="only")
+def test_the_corrector_sees_its_guess_and_switched_off_it_does_not(correcting):
+    vectors, blind = make_vectors(6), make_inverter(writes=True)
+    off = invert(correcting, vectors, Small(), corrector="off", temperature=2.0)
+    assert off == invert(blind, vectors, Small(), temperature=2.0)
+    assert invert(correcting, vectors, Small(), temperature=2.0) != off
+    for inverter in (blind, make_inverter()):
+        with pytest.raises(ConfigError, match="writer-of"):
+            invert(inverter, vectors, Small(), corrector="only")
 
 
-def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text(correcting, monkeypatch):
-    drawn = []
-    real = compose.change
+def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text_that_corrects_one_of_the_beam(correcting, monkeypatch):
+    shown = []
+    real = author.go_on
 
-    def change(*given):
-        draft = real(*given)
-        drawn.append((given[1], copy.deepcopy(draft)))
-        return draft
+    def go_on(writer, blanks):
+        shown.extend((list(blank.tokens), blank.guess, blank.there) for blank in blanks)
+        real(writer, blanks)
 
-    monkeypatch.setattr(compose, "change", change)
-    invert(correcting, make_vectors(2), Small(), corrector="only", population=3, proposals=6)
-    assert {kind for kind, _ in drawn} <= set(CORRECTIONS)
-    assert all(set(draft.tokens) == {MASK} for _, draft in drawn)
-    assert {len(draft.tokens) - max(draft.origin) - 1 for kind, draft in drawn if kind == "correct"} == {0}
+    monkeypatch.setattr(author, "go_on", go_on)
+    monkeypatch.setattr(compose, "change", None)  # nothing else is changed
+    vectors, encoder = make_vectors(2), Small()
+    invert(correcting, vectors, encoder, corrector="only", population=3, proposals=6)
+    assert len(shown) >= BUDGET
+    for tokens, guess, there in shown:
+        assert tokens == []
+        (vector,) = encoder.encode([correcting.artifact.tokenizer.decode(list(guess))])
+        assert torch.allclose(there, torch.from_numpy(vector / np.linalg.norm(vector)), atol=1e-5)
 
 
-def test_a_file_that_one_corrector_began_is_not_finished_by_another(correcting, tmp_path):
+def test_a_file_that_one_writer_began_is_not_finished_by_another(correcting, tmp_path):
     np.save(tmp_path / "v.npy", make_vectors(2))
 
     def write(inverter, encoder):
@@ -73,6 +67,8 @@ def test_a_file_that_one_corrector_began_is_not_finished_by_another(correcting, 
 
     with pytest.raises(EncoderError):
         write(correcting, Failing(4, RuntimeError("gone")))
+    other = make_inverter(corrects=True)
+    other.artifact.writer.sight.mark.add_(0.5)
     with pytest.raises(UnembedError, match="other settings or another inverter"):
-        write(make_inverter(corrects=True), Small())
+        write(other, Small())
     write(correcting, Small())

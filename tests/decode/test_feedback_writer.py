@@ -51,9 +51,9 @@ def test_nearly_without_temperature_it_takes_the_likeliest_words(writing):
     one = blank([9, 17], vector, u, temperature=1e-3)
     author.go_on(writer, [one])
     given = torch.from_numpy(vector[None])
-    c, heard = writer.hear(given)
+    told, heard, _ = writer.listen(given)
     for place in range(2, len(one.tokens)):
-        logits = writer.logits(writer(torch.tensor([one.tokens[:place]]), given, c), heard)[0, -1]
+        logits = writer.logits(writer(torch.tensor([one.tokens[:place]]), told), heard)[0, -1]
         assert int(logits.argmax()) == one.tokens[place]
 
 
@@ -62,8 +62,8 @@ def test_it_judges_a_text_by_what_each_word_is_worth_after_those_before(writing)
     writer, vectors = writing.artifact.writer, torch.from_numpy(make_vectors(3))
     texts = [[7, 8, 9, 7], [40], [11, 12, 13, 14, 15, 16]]
     for vector, text, found in zip(vectors, texts, author.judge(writer, vectors, texts), strict=True):
-        c, heard = writer.hear(vector[None])
-        p = writer.logits(writer(torch.tensor([text]), vector[None], c), heard)[0].softmax(1)
+        told, heard, _ = writer.listen(vector[None])
+        p = writer.logits(writer(torch.tensor([text]), told), heard)[0].softmax(1)
         assert np.allclose(found, p[torch.arange(len(text)), torch.tensor(text)], atol=1e-3)
 
 

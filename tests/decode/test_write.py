@@ -21,13 +21,13 @@ def judged(writer, vector, text):
     """The score of a text, computed from one whole pass; its words are among all words."""
     vectors = torch.from_numpy(vector[None])
     tokens = torch.tensor([text])
-    c, heard = writer.hear(vectors)
-    log_p = writer.logits(writer(tokens, vectors, c), heard)[0].log_softmax(1)
+    told, heard, _ = writer.listen(vectors)
+    log_p = writer.logits(writer(tokens, told), heard)[0].log_softmax(1)
     words = log_p[torch.arange(len(text)), tokens[0]]
     end = log_p[len(text), -1] if len(text) < MAX_TOKENS else 0.0
     said = writer.meanings[tokens[0]].sum(0)
     cosine = torch.cosine_similarity(said, vectors[0], dim=0)
-    length = writer.base.length_logits(c)[0].log_softmax(0)[len(text)]
+    length = writer.base.length_logits(told.c)[0].log_softmax(0)[len(text)]
     return float(
         (words.sum() + end) / len(text) ** write.POWER + write.FORESIGHT * cosine + write.LENGTH * length
     ), words.exp()
@@ -59,18 +59,18 @@ def test_beams_that_leave_nothing_out_find_the_best_of_all_texts(monkeypatch):
     found = write.write(writer, torch.from_numpy(vectors), 6**3, 1)
     for vector, (best,) in zip(vectors, found, strict=True):
         given = torch.from_numpy(vector[None])
-        c, heard = writer.hear(given)
+        told, heard, _ = writer.listen(given)
         words = net.logits(heard)[0].topk(6).indices.tolist()
         scores = {}
         for length in (1, 2, 3):
             for text in itertools.product(words, repeat=length):
                 tokens = torch.tensor([text])
-                logits = writer.logits(writer(tokens, given, c), heard)[0][:, [*words, -1]]
+                logits = writer.logits(writer(tokens, told), heard)[0][:, [*words, -1]]
                 log_p = logits.log_softmax(1)
                 total = sum(log_p[k, words.index(word)] for k, word in enumerate(text))
                 total += log_p[length, -1] if length < 3 else 0.0
                 cosine = torch.cosine_similarity(writer.meanings[tokens[0]].sum(0), given[0], dim=0)
-                chance = net.length_logits(c)[0].log_softmax(0)[length]
+                chance = net.length_logits(told.c)[0].log_softmax(0)[length]
                 scores[text] = float(total / length**write.POWER + write.FORESIGHT * cosine + write.LENGTH * chance)
         assert best.tokens == max(scores, key=scores.__getitem__)
         assert best.score == pytest.approx(max(scores.values()), abs=1e-4)
@@ -119,9 +119,9 @@ def test_the_likeliest_beam_alone_is_a_greedy_text(inverter, monkeypatch):
     for vector, (found, *_) in zip(vectors, write.write(writer, torch.from_numpy(vectors), 1, 1), strict=True):
         given = torch.from_numpy(vector[None])
         with torch.inference_mode():
-            c, heard = writer.hear(given)
+            told, heard, _ = writer.listen(given)
             for place, token in enumerate(found.tokens):
-                hidden = writer(torch.tensor([found.tokens[:place]], dtype=torch.long), given, c)
+                hidden = writer(torch.tensor([found.tokens[:place]], dtype=torch.long), told)
                 assert int(writer.logits(hidden, heard)[0, -1, :-1].argmax()) == token
 
 

@@ -15,9 +15,9 @@ from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError
 from unembed.model import artifact
 from unembed.model.artifact import Artifact, EncoderInfo
-from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 from unembed.model.surrogate import Surrogate
+from unembed.model.writer import Writer
 
 
 @pytest.fixture
@@ -54,12 +54,11 @@ def test_bf16_is_half_the_size_and_close(made: Artifact, folder: Path, tmp_path:
     assert torch.allclose(loaded.embed.weight, made.net.embed.weight, rtol=0.01, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "tokenizer.json", "corrector.safetensors", "surrogate.safetensors"]
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "surrogate.safetensors", "writer.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
 def test_damaged_files_are_refused(made: Artifact, tmp_path: Path, name: str, damage: str) -> None:
-    whole = replace(made, corrector=Corrector(made.net), surrogate=Surrogate(made.net))
+    surrogate = Surrogate(made.net)
+    whole = replace(made, surrogate=surrogate, writer=Writer(made.net, surrogate, sees=True))
     folder = artifact.save(tmp_path / "both", whole, "fp32")
     path = folder / name
     content = bytearray(path.read_bytes())
@@ -132,7 +131,7 @@ def test_vectors_of_another_encoder_are_refused(made: Artifact) -> None:
         artifact.check_encoder(made, dim=24, spec="other", fingerprint="other-1")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "corrector.safetensors", "surrogate.safetensors"])
+@pytest.mark.parametrize("name", ["model.safetensors", "surrogate.safetensors"])
 def test_a_pickle_is_never_loaded(folder: Path, name: str) -> None:
     """A torch.save file under the right name is refused before anything in it runs."""
     torch.save({"a": torch.zeros(1)}, folder / name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +13,6 @@ from unembed.errors import ConfigError
 
 if TYPE_CHECKING:
     from unembed.data.dataset import Dataset, Examples
-    from unembed.data.encoders import Encoder
     from unembed.model.artifact import Artifact
     from unembed.model.trainer import Event, Preview
 
@@ -34,7 +32,6 @@ def train(
     online: bool = False,
     resume: bool = False,
     init_from: str | None = None,
-    corrector_of: str | None = None,
     surrogate_of: str | None = None,
     writer_of: str | None = None,
     dry_run: bool = False,
@@ -48,9 +45,8 @@ def train(
     unembed train data/corpus -o out/run --online --encoder minilm
     unembed train data/mpnet -o out/mpnet --init-from default --set train.bag_steps=0
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
-    unembed train data/corpus -o out/both --corrector-of out/run --steps 1000
     unembed train data/corpus -o out/both --surrogate-of out/run --steps 1000
-    unembed train data/corpus -o out/all --writer-of out/both --steps 1000
+    unembed train data/corpus -o out/all --writer-of out/both --steps 1000 --set train.guesses=0.5
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
     ```
@@ -66,12 +62,11 @@ def train(
         resume: Go on with the run in the output folder; start it if there is none.
         init_from: Start from the weights of this inverter (a folder, or "default"), also one of another encoder: its
             vectors are then mapped to those that the inverter knows.
-        corrector_of: Train a corrector for encoder feedback on top of this inverter (a folder, or "default"), which
-            stays as it is; the output folder holds both.
         surrogate_of: Train a surrogate of the encoder of this inverter (a folder, or "default"): it finds more words,
             and makes encoder feedback take fewer queries; the output folder holds both.
         writer_of: Train a writer, which writes from left to right, beside this inverter and its surrogate (a folder,
-            or "default"), or go on with the one that it has; the output folder holds all.
+            or "default"), or go on with the one that it has; the output folder holds all. With train.guesses it also
+            learns to correct texts of its own, for encoder feedback.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """
@@ -87,8 +82,8 @@ def train(
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
-    if sum(bool(one) for one in (init_from, corrector_of, surrogate_of, writer_of)) > 1:
-        raise ConfigError("--init-from, --corrector-of, --surrogate-of and --writer-of are kinds of training: give one")
+    if sum(bool(one) for one in (init_from, surrogate_of, writer_of)) > 1:
+        raise ConfigError("--init-from, --surrogate-of and --writer-of are kinds of training: give one")
     start = artifact.load(unembed.SHIPPED if init_from == "default" else init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
@@ -97,9 +92,7 @@ def train(
             last.update(event.metrics)
             _show(bar, event)
 
-        if corrector_of:
-            _train_corrector(config, data, corrector_of, output, resume, report)
-        elif surrogate_of:
+        if surrogate_of:
             from unembed.model import surrogate_trainer
 
             inverter = unembed.load(None if surrogate_of == "default" else surrogate_of).artifact
@@ -108,7 +101,8 @@ def train(
             from unembed.model import writer_trainer
 
             inverter = unembed.load(None if writer_of == "default" else writer_of).artifact
-            writer_trainer.train(config, data, inverter, output, resume=resume, report=report)
+            guesser = unembed.encoder(inverter.encoder.spec) if config.train.guesses else None
+            writer_trainer.train(config, data, inverter, output, encoder=guesser, resume=resume, report=report)
         else:
             trainer.train(config, data, output, resume=resume, init_from=start, preview=_preview, report=report)
     if not console.is_first():
@@ -133,47 +127,6 @@ def _preview(model: Artifact, examples: Examples) -> Preview:
     }
     texts = zip(examples.texts, found, strict=True)
     return Preview(metrics, [(text, one.text) for text, one in list(texts)[:SAMPLES]])
-
-
-def _train_corrector(
-    config: settings.Config, data: Dataset, location: str, output: Path, resume: bool, report: Callable[[Event], None]
-) -> None:
-    """Beside the inverter's own loop: the encoder is needed, and each validation corrects the inverter's answers."""
-    import unembed
-    from unembed.model import corrector_trainer
-
-    inverter = unembed.load(None if location == "default" else location)
-    encoder = unembed.encoder(inverter.encoder.spec)
-
-    def preview(model: Artifact, examples: Examples) -> dict[str, float]:
-        return _after_one_correction(model, examples, encoder)
-
-    corrector_trainer.train(
-        config, data, inverter.artifact, encoder, output, resume=resume, preview=preview, report=report
-    )
-
-
-def _after_one_correction(model: Artifact, examples: Examples, encoder: Encoder) -> dict[str, float]:
-    """Token F1 and cosine of the inverter's answers before and after one correction."""
-    import numpy as np
-
-    from unembed.data.text import decode
-    from unembed.decode import DecodeConfig
-    from unembed.decode.feedback.correct import correct
-    from unembed.inverter import Inverter
-    from unembed.measure.metrics import token_f1
-
-    targets = examples.vectors.astype(np.float32)
-    rows = [list(one.tokens) for one in Inverter(model).invert(targets)]
-    metrics: dict[str, float] = {}
-    for when in ("before", "after"):
-        seen = encoder.encode(decode(model.tokenizer, rows))
-        cosine = (seen * targets).sum(1) / np.linalg.norm(seen, axis=1) / np.linalg.norm(targets, axis=1)
-        pairs = zip(examples.tokens, rows, strict=True)
-        metrics[f"token_f1_{when}"] = float(np.mean([token_f1(a.tolist(), b) for a, b in pairs]))
-        metrics[f"cosine_{when}"] = float(cosine.mean())
-        rows = correct(model, targets, rows, seen, DecodeConfig().repeat_penalty)
-    return metrics
 
 
 def _open(folder: Path, encoder: str | None, online: bool) -> Dataset:

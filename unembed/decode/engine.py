@@ -19,7 +19,7 @@ from unembed.decode.result import Inversion
 from unembed.decode.strategies.base import State
 from unembed.decode.write import write, written
 from unembed.errors import ConfigError
-from unembed.precision import autocast, fast_bf16
+from unembed.precision import autocast, fast_bf16, halved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,6 +134,8 @@ def _decode_group(
 def _write_group(
     writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
 ) -> Iterator[list[Candidate]]:
+    writer = light(writer, config.precision)
+
     def texts(some: NDArray[np.float32]) -> list[list[Candidate]]:
         with inference(writer.base, config.precision):
             given = torch.from_numpy(np.ascontiguousarray(some)).to(writer.position.device)
@@ -176,6 +178,13 @@ def ranked(candidates: list[C]) -> list[C]:
         best.setdefault(candidate.tokens, candidate)
     first, *others = best.values()
     return [replace(first, passes=sum(candidate.passes for candidate in candidates)), *others]
+
+
+def light(writer: Writer, precision: Precision) -> Writer:
+    """The writer as it is fastest in that precision; words and what else is the inverter's stay shared."""
+    if precision == "fp32" or not fast_bf16(writer.position.device):
+        return writer
+    return halved(writer, writer.base, writer.meanings)
 
 
 def _precision(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -22,12 +22,14 @@ from torch.nn import functional as F
 
 from unembed.decode.plan import Candidate, Course, Stage, median
 from unembed.decode.strategies.base import State
+from unembed.model.writer import past_of
+from unembed.precision import product_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unembed.decode.config import DecodeConfig
-    from unembed.model.writer import Past, Writer
+    from unembed.model.writer import Writer
 
 # Words that may stand in a text.
 SHORTLIST = 1024
@@ -95,7 +97,9 @@ class Shortlists:
             likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
             self._words = torch.cat([first, likely.indices], 1)
             self._kept = torch.cat([scores.gather(1, first), likely.values], 1)
-        self._table = writer.base.embed.weight[self._words]  # (n, S, width)
+        # Under autocast it would else be converted at every place.
+        words = writer.base.embed.weight
+        self._table = words[self._words].to(product_dtype(words))  # (n, S, width)
         self._writer, self.size = writer, self._words.shape[1]
 
     def log_p(self, hidden: Tensor, rows: Tensor) -> Tensor:
@@ -116,10 +120,9 @@ def beam_search(
 ) -> Generator[Standing, None, list[list[Candidate]]]:
     """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts."""
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
-    c, heard = writer.hear(vectors)
-    lists, modulations = Shortlists(writer, heard), writer.modulations(c)
-    told = (c, modulations)  # of every beam
-    lengths = writer.base.length_logits(c).float().log_softmax(1)  # (n, longest + 1)
+    given, heard, past = writer.listen(vectors)
+    told, lists = given, Shortlists(writer, heard)  # `told`: of every beam
+    lengths = writer.base.length_logits(given.c).float().log_softmax(1)  # (n, longest + 1)
     expected = median(lengths)[:, 0]
     aims = F.normalize(vectors.float(), dim=1)
     ended = _Ended.none(n, keep, longest, device)
@@ -127,9 +130,9 @@ def beam_search(
     rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
     log_ps = torch.empty(n, 1, 0, device=device)
     tokens, totals, said = log_ps.long(), log_ps.sum(2), torch.zeros_like(vectors)[:, None]
-    x, past = writer.start.expand(n, 1, -1), None
+    x = writer.start.expand(n, 1, -1)
     for length in range(longest + 1):
-        hidden, past = place_once(writer, x, said, vectors[rows], told, length, past)
+        hidden, past = writer.next_place(x, said, told, length, past)
         if length < longest:
             log_p = lists.log_p(hidden, rows)  # (texts, live, S + 1)
         if length:
@@ -153,14 +156,14 @@ def beam_search(
         beam, word = places[at] // lists.size, places[at] % lists.size
         if len(at) < len(rows) or beam.shape[1] != live:
             spread = rows[at].repeat_interleave(beam.shape[1])
-            told = (c[spread], modulations[spread])
+            told = given.rows(spread)
         rows, from_ = rows[at], (at[:, None], beam)
         ids = lists.ids(rows, word)
         tokens = torch.cat([tokens[from_], ids[..., None]], 2)
         log_ps = torch.cat([log_ps[from_], log_p[at[:, None], beam, word][..., None]], 2)
         totals, said = best[at], said[from_] + writer.meanings[ids]
         source = (at[:, None] * live + beam).flatten()
-        past = [(k.index_select(1, source), v.index_select(1, source)) for k, v in past]
+        past = past_of(past, source)
         x, live = writer.before(writer.base.embed(ids)), ids.shape[1]
         yield tokens[:, 0], log_ps[:, 0]
     return ended.candidates()
@@ -170,25 +173,6 @@ def _cosines(said: Tensor, aims: Tensor) -> Tensor:
     """Of what beams have said (texts, beams, d) with where they are to arrive (texts, d)."""
     cosines: Tensor = (said @ aims[..., None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
     return cosines
-
-
-def place_once(
-    writer: Writer,
-    x: Tensor,
-    said: Tensor,
-    vectors: Tensor,
-    told: tuple[Tensor, Tensor],
-    place: int,
-    past: list[Past] | None,
-) -> tuple[Tensor, list[Past]]:
-    """Hidden states of one more place of all beams, (texts, live, width), from the words before it, of that shape too.
-
-    `said` (texts, live, d) is what those have said; `told` is condition and modulations of every beam.
-    """
-    texts, live, _ = x.shape
-    account = writer.reckon(said, vectors).view(texts * live, 1, -1)
-    hidden, past = writer.through(writer.place(x.reshape(texts * live, 1, -1), account, place), told[0], past, told[1])
-    return writer.speak(hidden[:, -1:], account).view(texts, live, -1), past
 
 
 def write(writer: Writer, vectors: Tensor, width: int, keep: int = 1) -> list[list[Candidate]]:

@@ -1,7 +1,6 @@
 """The inverter folder: what a trained inverter is on disk, and the checks it must pass to be loaded.
 
 model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
-corrector.safetensors  those of the corrector for encoder feedback, if it has one
 surrogate.safetensors  those of the net that foresees vectors for it, if it has one
 writer.safetensors  those of the net that writes from left to right, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -31,16 +30,14 @@ from unembed.data.shards import EncoderInfo as EncoderInfo
 from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
-from unembed.model.corrector import Corrector
 from unembed.model.denoiser import Denoiser
 from unembed.model.surrogate import Surrogate
 from unembed.model.writer import Writer
 
 FORMAT = 1
-CORRECTOR = "corrector.safetensors"
 SURROGATE = "surrogate.safetensors"
 WRITER = "writer.safetensors"
-BESIDE = (CORRECTOR, SURROGATE, WRITER)
+BESIDE = (SURROGATE, WRITER)
 Dtype = Literal["bf16", "int8", "fp32"]
 DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
@@ -60,7 +57,6 @@ class Artifact:
     encoder: EncoderInfo
     info: dict[str, Any] = field(default_factory=dict)
     """What the card tells: data, metrics, examples."""
-    corrector: Corrector | None = None
     surrogate: Surrogate | None = None
     writer: Writer | None = None
     dtype: Dtype = "bf16"
@@ -72,8 +68,6 @@ def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
     dtype = dtype or artifact.dtype
     folder.mkdir(parents=True, exist_ok=True)
     weights: dict[str, Mapping[str, Tensor]] = {"model.safetensors": artifact.net.state_dict()}
-    if artifact.corrector is not None:
-        weights[CORRECTOR] = artifact.corrector.own
     if artifact.surrogate is not None:
         weights[SURROGATE] = artifact.surrogate.state_dict()
     if artifact.writer is not None:
@@ -118,10 +112,6 @@ def load(location: str | Path) -> Artifact:
         raise CheckpointError(f"{error} (the inverter was made by another version: upgrade unembed)") from None
     net = Denoiser(config.model)
     _fill(folder / "model.safetensors", net.load_state_dict)
-    corrector = None
-    if CORRECTOR in description["sha256"]:
-        corrector = Corrector(net)
-        _fill(folder / CORRECTOR, corrector.load_own)
     surrogate = None
     if SURROGATE in description["sha256"]:
         surrogate = Surrogate(net).eval()
@@ -130,12 +120,11 @@ def load(location: str | Path) -> Artifact:
     if WRITER in description["sha256"]:
         if surrogate is None:
             raise CheckpointError(f"{folder} has a writer but no surrogate, which it needs: copy the folder again")
-        writer = Writer(net, surrogate).requires_grad_(False).eval()
+        writer = Writer(net, surrogate, sees=_has_sight(folder / WRITER)).requires_grad_(False).eval()
         _fill(folder / WRITER, writer.load_state_dict)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    corrector = None if corrector is None else corrector.eval()
     return Artifact(
-        net.eval(), tokenizer, config, encoder, description["info"], corrector, surrogate, writer, description["dtype"]
+        net.eval(), tokenizer, config, encoder, description["info"], surrogate, writer, description["dtype"]
     )
 
 
@@ -180,6 +169,15 @@ def _fill(path: Path, take: Callable[[dict[str, Tensor]], object]) -> None:
     except (SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{path} does not fit its config.json ({reason})") from None
+
+
+def _has_sight(path: Path) -> bool:
+    """Whether the writer of this file has learned to see guesses."""
+    try:
+        with safe_open(path, "pt") as file:
+            return any(name.startswith("sight.") for name in file.keys())  # noqa: SIM118  (it is no dictionary)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} does not fit its config.json ({error})") from None
 
 
 def check_encoder(artifact: Artifact, *, dim: int, spec: str = "", fingerprint: str = "") -> None:

@@ -50,9 +50,8 @@ def render_card(description: dict[str, Any]) -> str:
 
 
 HELPERS = {
-    "corrector": "corrects guesses when the encoder can be asked (`unembed invert --feedback`).",
     "writer": "writes texts from left to right, with the words and the conditioner of the inverter; it is what decodes "
-    "unless another strategy is chosen.",
+    "unless another strategy is chosen. Shown a guess and its vector, it corrects it (`unembed invert --feedback`).",
     "surrogate": "foresees vectors: it steers texts while they are written, and encoder feedback takes fewer queries.",
 }
 

@@ -119,13 +119,11 @@ class Denoiser(nn.Module):
         c: Tensor,
         valid: Tensor | None = None,
         at: Tensor | None = None,
-        beside: Tensor | None = None,
     ) -> Tensor:
         """Hidden states of the text positions, ready for `logits`: (n, L, width).
 
         With `at` (m,), places in texts, counted through the batch (text * L + position), only there: (m, width).
-        `t` and `c` may have more rows than there are texts; what is computed of those is thrown away. `beside` (n, L,
-        width) is added to the embedded tokens: what the corrector knows of a guess.
+        `t` and `c` may have more rows than there are texts; what is computed of those is thrown away.
         """
         n, length = tokens.shape
         c, read = c[:, : self.config.width], c[:, self.config.width :]
@@ -140,8 +138,6 @@ class Denoiser(nn.Module):
             if self.config.reader:
                 read = read + self.reader_said(spoken)
         x = embedded + self.position[1 : length + 1]
-        if beside is not None:
-            x = x + beside
         x = self._frame(x, c, valid, length)
         x = self.embed_norm(x)
         rows: Packing | Padding | None = None

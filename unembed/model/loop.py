@@ -1,7 +1,7 @@
 """What every training run has: steps that a kill cannot undo, processes that act as one, averaged weights, a log.
 
-`trainer.py` trains inverters with it, `corrector_trainer.py` correctors. All randomness is a function of (seed, step),
-so a killed run that resumes ends with the very same weights.
+`trainer.py` trains inverters with it, `surrogate_trainer.py` and `writer_trainer.py` what lies beside them. All
+randomness is a function of (seed, step), so a killed run that resumes ends with the very same weights.
 """
 
 from __future__ import annotations

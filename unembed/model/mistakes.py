@@ -1,8 +1,8 @@
-"""Wrong texts for the corrector to learn from: the inverter's own mistakes, made from true texts.
+"""Wrong texts for a writer to learn corrections from: its own mistakes.
 
-Some of a text is masked, often all of it, and the inverter fills it in two passes. Where all is masked, the length may
-be wrong too, as it may be when a text is recovered; where some words stay, they may change places, double or go, since
-a search gets the words before their order.
+Some texts are written for their vector as they would be in earnest, word by word, at a temperature. In others the true
+word is put at a share of the places, as a search that has come nearer would have it, and of those some get words in
+other places, a word too many or one too few.
 """
 
 from __future__ import annotations
@@ -11,118 +11,104 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from unembed.model.denoiser import Denoiser
 from unembed.model.objective import Batch
+from unembed.model.writer import Writer, past_of
 
-FROM_NOTHING = 0.45
-"""Share of the texts that are written from nothing but masks."""
-LEAST_MASKED = 0.15
-REORDERED = 0.3
-"""Share of the other texts whose words change places; as many get one more word or one less."""
-TEMPERATURES = (0.1, 0.7)
-PASSES = 2
-TOP = 32  # tokens that are drawn from at a position
-REPEAT_PENALTY = 2.5  # as decoding has it
+FROM_NOTHING = 0.6
+"""Share of the guesses in which no true word is put."""
+TEMPERATURES = (0.05, 0.8)
+EDITED = 0.5
+"""Share of the other guesses whose words are moved, doubled or left out."""
 WORDS = 64
-"""Words of each text, by the bag of words, that the masks of all texts of a batch are filled with."""
+"""Words of each text, by the bag of words, that the guesses of all texts of a batch are made of."""
 
 
 @dataclass(slots=True)
 class Dice:
-    """All that is random about the mistakes of a batch: the same whichever process makes them."""
+    """All that is random about the guesses of a batch: the same whichever process makes them."""
 
-    kind: Tensor  # (n, 4)
-    order: Tensor  # (n, L): which positions are masked first
-    draws: Tensor  # (n, PASSES, longest)
+    kind: Tensor  # (n, 5): is there a guess, from nothing, with which share of true words, how warm, how edited
+    places: Tensor  # (n, 4): where
+    true: Tensor  # (n, longest): whether the true word is put
+    draws: Tensor  # (n, longest)
 
     def rows(self, index: Tensor) -> Dice:
         """Those of some texts."""
-        return Dice(self.kind[index], self.order[index], self.draws[index])
+        return Dice(self.kind[index], self.places[index], self.true[index], self.draws[index])
 
 
-def throw(batch: Batch, longest: int, rng: torch.Generator) -> Dice:
-    """The dice of a batch."""
-    n, length = batch.tokens.shape
-    return Dice(
-        torch.rand(n, 4, generator=rng),
-        torch.rand(n, length, generator=rng),
-        torch.rand(n, PASSES, longest, generator=rng),
-    )
+def throw(n: int, longest: int, rng: torch.Generator) -> Dice:
+    """The dice of n texts."""
+    shapes = ((n, 5), (n, 4), (n, longest), (n, longest))
+    return Dice(*(torch.rand(shape, generator=rng) for shape in shapes))
 
 
 @torch.inference_mode()
-def make(net: Denoiser, batch: Batch, dice: Dice) -> list[list[int]]:
+def make(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
     """A wrong text for each true one."""
-    c = net.condition(batch.vectors)
-    words = net.logits(net.bag_hidden(c) if net.config.bag_of_words else c)
-    candidates = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
-    candidates = candidates[~net.forbidden[candidates]]
-    lengths = net.length_logits(c).softmax(1).cumsum(1)  # (n, max + 1)
-    rows = [_blank(net, batch, dice, k, lengths[k]) for k in range(len(batch.tokens))]
-    low, high = TEMPERATURES
-    temperature = low + (high - low) * dice.kind[:, 3:].to(c.device)
-    for number in range(PASSES):
-        _fill(net, rows, c, candidates, temperature, dice.draws[:, number], last=number + 1 == PASSES)
+    rows = _written(writer, batch, dice)
+    for k, row in enumerate(rows):
+        if dice.kind[k, 1] >= FROM_NOTHING:
+            _edit(row, float(dice.kind[k, 4]), dice.places[k].tolist(), writer.config.max_tokens)
     return rows
 
 
-def _blank(net: Denoiser, batch: Batch, dice: Dice, k: int, lengths: Tensor) -> list[int]:
-    """The text as it is before it is filled."""
-    mask, n = net.config.mask_id, int(batch.lengths[k])
-    kind, share, change, _ = dice.kind[k].tolist()
-    if kind < FROM_NOTHING:
-        # Every other one at a length drawn from what the inverter believes.
-        drawn = int(torch.searchsorted(lengths, torch.tensor(share, device=lengths.device)))
-        return [mask] * (n if change < 0.5 else min(max(1, drawn), net.config.max_tokens))
-    count = max(1, round((LEAST_MASKED + (1 - LEAST_MASKED) * share) * n))
-    order = dice.order[k, :n].argsort().tolist()
-    tokens = batch.tokens[k, :n].tolist()
-    for place in order[:count]:
-        tokens[place] = mask
-    a, b = order[0], order[-1]
-    if change < REORDERED:
-        token = tokens.pop(a)
-        tokens.insert(b, token)
-        tokens[order[n // 2]], tokens[b] = tokens[b], tokens[order[n // 2]]
-    elif change < REORDERED * 1.5 and n > 2:
-        del tokens[b]
-    elif change < REORDERED * 2 and n < net.config.max_tokens:
-        tokens.insert(a, mask)
-    return tokens
+def _written(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
+    device, end, longest = batch.tokens.device, writer.config.vocab_size, writer.config.max_tokens
+    told, heard, past = writer.listen(batch.vectors)
+    words = writer.base.logits(heard)
+    candidates = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
+    candidates = candidates[~writer.base.forbidden[candidates]]
+    table, kept = writer.base.embed.weight[candidates], words[:, candidates].float()
+    ids = torch.cat([candidates, torch.tensor([end], device=device)])
+    nothing = (dice.kind[:, 1] < FROM_NOTHING).to(device)
+    put = (dice.true.to(device) < dice.kind[:, 2:3].to(device)) & ~nothing[:, None]
+    low, high = TEMPERATURES
+    warmth = (low + (high - low) * dice.kind[:, 3:4]).to(device)
+
+    rows: list[list[int]] = [[] for _ in batch.tokens]
+    at = torch.arange(len(rows), device=device)  # texts that go on
+    x, said = writer.start.expand(len(rows), 1, -1), torch.zeros_like(batch.vectors)[:, None]
+    for place in range(longest):
+        hidden, past = writer.next_place(x, said, told.rows(at), place, past)
+        scores = F.linear(hidden[:, 0], table).float() + kept[at]
+        logits = torch.cat([scores, (hidden.float() @ writer.end + writer.end_bias)], 1)
+        # A text with true words in it ends where the true one does.
+        logits[:, -1].masked_fill_((place == 0) | ~nothing[at], -torch.inf)
+        p = (logits / warmth[at]).softmax(1).cumsum(1)
+        drawn = torch.searchsorted(p, dice.draws[at.cpu(), place, None].to(device) * p[:, -1:])[:, 0]
+        word = ids[drawn.clamp(max=len(ids) - 1)]
+        if place < batch.tokens.shape[1]:
+            word = torch.where(put[at, place], batch.tokens[at, place], word)
+        word = torch.where(~nothing[at] & (place >= batch.lengths[at]), end, word)
+        on = (word != end).nonzero()[:, 0]
+        if not len(on):
+            break
+        at, word = at[on], word[on, None]
+        for row, one in zip(at.tolist(), word[:, 0].tolist(), strict=True):
+            rows[row].append(one)
+        said, past = said[on] + writer.meanings[word], past_of(past, on)
+        x = writer.before(writer.base.embed(word))
+    return rows
 
 
-def _fill(
-    net: Denoiser, rows: list[list[int]], c: Tensor, candidates: Tensor, temperature: Tensor, u: Tensor, last: bool
-) -> None:
-    """Fill the surer half of the masks, or all of them, in place."""
-    device, mask = c.device, net.config.mask_id
-    lengths = torch.tensor([len(row) for row in rows])
-    longest = int(lengths.max())
-    tokens = torch.tensor([[*row, *[mask] * (longest - len(row))] for row in rows])
-    valid = torch.arange(longest) < lengths[:, None]
-    masked = (tokens == mask) & valid
-    if not masked.any():
+def _edit(row: list[int], kind: float, places: list[float], longest: int) -> None:
+    """Move a span, change two words, double a word or leave one out; or nothing."""
+    n = len(row)
+    if kind >= EDITED or n < 3:
         return
-    places = masked.nonzero()
-    share = masked.sum(1) / lengths
-    hidden = net(tokens.to(device), share.to(device), c, valid.to(device), masked.flatten().nonzero()[:, 0].to(device))
-    logits = net.logits(hidden, candidates).float()
-    column = torch.full((net.config.vocab_size,), len(candidates), device=device)  # the last one is thrown away
-    column[candidates] = torch.arange(len(candidates), device=device)
-    said = torch.zeros(len(rows), len(candidates) + 1, device=device)
-    said.scatter_(1, column[tokens.to(device)], REPEAT_PENALTY)
-    logits -= said[places[:, 0].to(device), :-1]
-    likeliest, ids = logits.topk(min(TOP, len(candidates)), 1)
-    p = (likeliest / temperature[places[:, 0].to(device)]).softmax(1).cumsum(1)
-    drawn = torch.searchsorted(p, u[places[:, 0], places[:, 1]].to(device)[:, None] * p[:, -1:])
-    drawn = drawn.clamp(max=p.shape[1] - 1)
-    sure = (likeliest.gather(1, drawn)[:, 0] - logits.logsumexp(1)).cpu()
-    chosen = candidates[ids.gather(1, drawn)[:, 0]].tolist()
-    surest = torch.full(tokens.shape, -torch.inf)
-    surest[places[:, 0], places[:, 1]] = sure
-    counts = masked.sum(1) if last else (masked.sum(1) + 1) // 2
-    kept = surest.argsort(1, descending=True).argsort(1) < counts[:, None]
-    for (row, place), token in zip(places.tolist(), chosen, strict=True):
-        if kept[row, place]:
-            rows[row][place] = token
+    a, b = int(places[0] * n), int(places[1] * n)
+    share = kind / EDITED
+    if share < 0.35:
+        span = row[a : a + 1 + int(places[2] * 4)]
+        del row[a : a + len(span)]
+        place = int(places[3] * (len(row) + 1))
+        row[place:place] = span
+    elif share < 0.6:
+        row[a], row[b] = row[b], row[a]
+    elif share < 0.8 and n < longest:
+        row.insert(b, row[a])
+    else:
+        del row[a]

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from unembed.config import DiffusionConfig
 from unembed.model import diffusion
 from unembed.model.denoiser import Denoiser
+from unembed.precision import product_dtype
 
 # Weight of the length loss beside the denoising loss (per token); large enough to learn, too small to disturb.
 LENGTH_WEIGHT = 0.05
@@ -186,9 +187,7 @@ def sampled_entropy(net: Denoiser, hidden: Tensor, targets: Tensor, weight: Tens
     """Weighted sum of -log p of the targets over the candidates: `cross_entropy` in parts that fit into the cache."""
     words, bias = net.word_table(candidates.ids)
     bias = bias - candidates.correction
-    kind = hidden.dtype
-    if torch.is_autocast_enabled(hidden.device.type):
-        kind = torch.get_autocast_dtype(hidden.device.type)
+    kind = product_dtype(hidden)
     places = torch.searchsorted(candidates.ids, targets)
     total: Tensor = PartwiseEntropy.apply(hidden.to(kind), words.to(kind), bias.float(), places, weight)  # type: ignore[no-untyped-call]
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,8 @@ from torch.optim import AdamW, Optimizer
 from unembed.config import TrainConfig
 from unembed.precision import fast_bf16
 
-MUON_MATRICES = ("qkv.weight", "out.weight", "up.weight", "down.weight")
+# Matrices of the blocks, and what makes keys and values of a guess.
+MUON_MATRICES = re.compile(r"blocks\..*(qkv|out|up|down)\.weight|sight\.shown\..*\.weight")
 
 
 class Muon(Optimizer):
@@ -74,7 +76,7 @@ def build(net: nn.Module, config: TrainConfig) -> list[Optimizer]:
             embeddings.append(p)
         elif p.ndim < 2 or name in ("position", "prefix", "reader.words.weight"):
             plain.append(p)
-        elif config.optimizer == "muon" and name.startswith("blocks.") and name.endswith(MUON_MATRICES):
+        elif config.optimizer == "muon" and MUON_MATRICES.fullmatch(name):
             matrices.append(p)
         else:
             others.append(p)

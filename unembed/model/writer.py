@@ -1,7 +1,9 @@
 """The writer: the denoiser's layers turned into a net that writes from left to right, conditioned on the vector.
 
-    written = writer(tokens, vectors)       (n, L), (n, d) -> (n, L + 1, width)    place i knows the words before it
+    told, heard, seen = writer.listen(vectors)      (n, d) -> what every place is told, what is heard of words (n, h)
+    written = writer(tokens, told, seen)            (n, L) -> (n, L + 1, width)    place i knows the words before it
     writer.logits(written, heard)           (n, L + 1, width), (n, h) -> (n, L + 1, vocab + 1)    the last word: the end
+    writer.copies(told, tokens, written)    what a guess adds to these
 
 A denoiser learns to fill any places of a text from any others. That is what lets it reveal many words at once, and it
 is dear: of 2^L questions that a text holds, a pass asks one. Where the order is fixed, each place a mask and everything
@@ -10,14 +12,15 @@ fewer texts; and it says itself where a text ends. It costs the denoiser's freed
 
 Its layers begin as copies of the denoiser's. Words, conditioner, bag of words and reader stay the inverter's own: they
 are shared, never trained here and not in its file. At every place it is told what the words before have said of the
-vector and what is still unsaid, as a surrogate of the encoder sees it.
+vector and what is still unsaid, as a surrogate of the encoder sees it. With a `Sight` it can also be shown a guess and
+the guess's vector, and then it writes what the text is rather than that: a corrector.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +28,34 @@ from torch.nn import functional as F
 
 from unembed.config import ModelConfig
 from unembed.model.denoiser import Block, Denoiser, time_features
+from unembed.model.sight import Copied, Guess, Seen, Sight
 from unembed.model.surrogate import Surrogate
 
-Past = tuple[Tensor, Tensor]
-"""Keys and values of the places so far, (places, n, width) each: so that one more place is a plain copy."""
+Past = tuple[Tensor, ...]
+"""Keys and values of the places so far, (places, n, width) each: so that one more place is a plain copy.
+
+Where a guess stands before them, a third says which of its places (m, n) are none."""
 
 # Texts whose logits are computed together in training: times 24 places and 6,000 candidates, 14 MB.
 PART_TEXTS = 24
+
+
+class Told(NamedTuple):
+    """What all places of a text are told of its vector and, if one is shown, of the guess."""
+
+    aims: Tensor  # (n, d) what is to be said, as a surrogate of the encoder would see it
+    c: Tensor  # (n, width)
+    modulations: Tensor  # (n, blocks, 6 width)
+    placed: Tensor | None = None  # (n, width) added to every place
+    spoken: Tensor | None = None  # ... and to what is said there
+    copied: Copied | None = None  # words of the guess that may be copied
+
+    def rows(self, index: Tensor) -> Told:
+        """Those of some texts."""
+        if self.copied is None or self.placed is None or self.spoken is None:
+            return Told(self.aims[index], self.c[index], self.modulations[index])
+        plain = Told(self.aims[index], self.c[index], self.modulations[index])
+        return plain._replace(placed=self.placed[index], spoken=self.spoken[index], copied=self.copied.rows(index))
 
 
 class CausalBlock(Block):
@@ -54,23 +78,34 @@ class CausalBlock(Block):
         modulation = modulation[:, None]
         qkv = self._linear(self._before_mixing(x, modulation), self.qkv)
         q, k, v = self._heads(qkv)
-        if not self.training:
+        if self.training:
+            if past is not None:
+                k, v = (torch.cat([self._split(a), b], 2) for a, b in zip(past, (k, v), strict=False))
+        else:
             _, *parts = qkv.transpose(0, 1).chunk(3, 2)
             new = (parts[0].contiguous(), parts[1].contiguous())  # (T, n, width); else `cat` is ten times slower
-            past = new if past is None else (torch.cat([past[0], new[0]]), torch.cat([past[1], new[1]]))
-            k, v = (known.view(*known.shape[:2], self.heads, -1).permute(1, 2, 0, 3) for known in past)
+            past = new if past is None else (torch.cat([past[0], new[0]]), torch.cat([past[1], new[1]]), *past[2:])
+            k, v = self._split(past[0]), self._split(past[1])
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (n, heads, T, past + T)
         if q.shape[2] > 1:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device)
             scores = scores.masked_fill(later.triu(1 + k.shape[2] - q.shape[2]), -1e9)
+        if past is not None and len(past) > 2:  # a guess may be shorter than others
+            none = F.pad(past[2].T, (0, k.shape[2] - len(past[2])))
+            scores = scores.masked_fill(none[:, None, None], -1e9)
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
         return self._after_mixing(x, mixed, modulation), past
+
+    def _split(self, known: Tensor) -> Tensor:
+        """(places, n, width) -> (n, heads, places, d)."""
+        return known.view(*known.shape[:2], self.heads, -1).permute(1, 2, 0, 3)
 
 
 class Writer(nn.Module):
     """p(next word | words before it, vector), and p(the text ends here)."""
 
-    def __init__(self, base: Denoiser, surrogate: Surrogate) -> None:
+    def __init__(self, base: Denoiser, surrogate: Surrogate, sees: bool = False) -> None:
+        """`sees`: it can be shown a guess."""
         super().__init__()
         self.config = config = base.config
         width, dim = config.width, config.vector_dim
@@ -98,6 +133,9 @@ class Writer(nn.Module):
         self.final = copy.deepcopy(base.final)
         self.end = nn.Parameter(torch.zeros(width))
         self.end_bias = nn.Parameter(torch.zeros(()))
+        self.sight = Sight(config) if sees else None
+        if self.sight is not None:
+            self.sight.start_from(self.blocks, self.embed_norm)
         self.requires_grad_(True)
 
     @property
@@ -111,17 +149,42 @@ class Writer(nn.Module):
         c = self.base.condition(vectors)
         return c[:, : self.config.width], self.base.bag_hidden(c)
 
-    def forward(self, tokens: Tensor, vectors: Tensor, c: Tensor) -> Tensor:
+    def listen(self, vectors: Tensor, guess: Guess | None = None) -> tuple[Told, Tensor, list[Past] | None]:
+        """What every place is told, what is heard of the text's words (n, h), and the guess as the blocks see it."""
+        c, heard = self.hear(vectors)
+        if guess is None or self.sight is None:
+            return Told(vectors, c, self._modulations(c)), heard, None
+        words = self.base.embed(guess.tokens).detach()
+        seen: Seen = self.sight(guess, vectors, words, self.meanings[guess.tokens], self.position)
+        c = c + seen.c
+        return Told(seen.aims, c, self._modulations(c), seen.placed, seen.spoken, seen.copied), heard, seen.past
+
+    def _modulations(self, c: Tensor) -> Tensor:
+        """What the vector says to every block, the same at all places."""
+        return torch.stack([cast(CausalBlock, block).from_vector(c) for block in self.blocks], 1)
+
+    def forward(self, tokens: Tensor, told: Told, seen: list[Past] | None = None) -> Tensor:
         """Every place of texts (n, L) and the one behind their last word: (n, L + 1, width)."""
+        return self._all_places(tokens, told, seen)[0]
+
+    def begin(self, tokens: Tensor, told: Told, past: list[Past] | None) -> tuple[Tensor, Tensor, list[Past]]:
+        """Behind a beginning (n, L): hidden states of the next place (n, 1, width), what was said (n, 1, d), the past.
+
+        Not for training.
+        """
+        hidden, said, past = self._all_places(tokens, told, past)
+        return hidden[:, -1:], said[:, -1:], past
+
+    def _all_places(self, tokens: Tensor, told: Told, past: list[Past] | None) -> tuple[Tensor, Tensor, list[Past]]:
         said = F.pad(self.meanings[tokens].cumsum(1), (0, 0, 1, 0))  # (n, L + 1, d), without the word of the place
         x = torch.cat([self.start.expand(len(tokens), 1, -1), self.before(self.base.embed(tokens).detach())], 1)
-        account = self.reckon(said, vectors)
-        x, _ = self.through(self.place(x, account, 0), c, None)
-        return self.speak(x[:, self.config.prefix_tokens :], account)
+        account = self.reckon(said, told.aims)
+        x, past = self.through(self.place(x, account, 0), told, past)
+        return self.speak(x[:, self.config.prefix_tokens :], account, told), said, past
 
-    def reckon(self, said: Tensor, vectors: Tensor) -> Tensor:
-        """What the words so far (n, T, d) have said, and the part of the vectors (n, d) that points elsewhere."""
-        aims = F.normalize(vectors, dim=1)[:, None]
+    def reckon(self, said: Tensor, aims: Tensor) -> Tensor:
+        """What the words so far (n, T, d) have said, and the part of the aims (n, d) that points elsewhere."""
+        aims = F.normalize(aims, dim=1)[:, None]
         there = F.normalize(said, dim=2)
         unsaid = aims - (aims * there).sum(2, keepdim=True) * there
         return torch.cat([said, unsaid * self.config.vector_dim**0.5], 2)
@@ -132,34 +195,56 @@ class Writer(nn.Module):
         placed: Tensor = x + mask + self.position[first + 1 : first + 1 + x.shape[1]] + self.account(account)
         return placed
 
-    def modulations(self, c: Tensor) -> Tensor:
-        """What the vector says to every block, (n, blocks, 6 width): the same at all places, so once is enough."""
-        return torch.stack([cast(CausalBlock, block).from_vector(c) for block in self.blocks], 1)
-
-    def through(
-        self, x: Tensor, c: Tensor, past: list[Past] | None, modulations: Tensor | None = None
-    ) -> tuple[Tensor, list[Past]]:
-        """Through all blocks; without a past the prefix comes first."""
-        if past is None and self.config.prefix_tokens:
-            carried = self.prefix_vector(c).view(-1, self.config.prefix_tokens, self.config.width)
+    def through(self, x: Tensor, told: Told, past: list[Past] | None, begun: bool = False) -> tuple[Tensor, list[Past]]:
+        """Places (n, T, width) through all blocks; the prefix comes first unless the text has begun."""
+        if told.placed is not None:
+            x = x + told.placed[:, None]
+        if not begun and self.config.prefix_tokens:
+            carried = self.prefix_vector(told.c).view(-1, self.config.prefix_tokens, self.config.width)
             x = torch.cat([self.prefix + carried, x], 1)
         x, kept = self.embed_norm(x), []
         for number, block in enumerate(self.blocks):
-            modulation = cast(CausalBlock, block).from_vector(c) if modulations is None else modulations[:, number]
-            x, known = block(x, modulation, None if past is None else past[number])
+            x, known = block(x, told.modulations[:, number], None if past is None else past[number])
             kept.append(known)
         return x, kept
 
-    def speak(self, x: Tensor, account: Tensor) -> Tensor:
+    def speak(self, x: Tensor, account: Tensor, told: Told) -> Tensor:
         """What the last block leaves, ready for the words."""
         hidden: Tensor = self.final(x) + self.account_spoken(account)
-        return hidden
+        return hidden if told.spoken is None else hidden + told.spoken[:, None]
+
+    def next_place(
+        self, x: Tensor, said: Tensor, told: Told, place: int, past: list[Past] | None
+    ) -> tuple[Tensor, list[Past]]:
+        """Hidden states of one more place of all beams, (texts, live, width), from the words before it (of that shape).
+
+        `said` (texts, live, d) is what those have said; `told` is what every beam is told.
+        """
+        texts, live, _ = x.shape
+        account = self.reckon(said.view(texts * live, 1, -1), told.aims)
+        placed = self.place(x.reshape(texts * live, 1, -1), account, place)
+        hidden, past = self.through(placed, told, past, begun=place > 0)
+        return self.speak(hidden[:, -1:], account, told).view(texts, live, -1), past
 
     def logits(self, hidden: Tensor, heard: Tensor, words: slice | Tensor = slice(None)) -> Tensor:
         """Scores (n, T, words + 1) of hidden states (n, T, width) and what was heard (n, h); the last is the end."""
         spoken = F.linear(hidden, self.base.embed.weight[words])
         scores = spoken + self.base.logits(heard, words)[:, None]
         return torch.cat([scores, (hidden @ self.end + self.end_bias)[..., None].to(scores.dtype)], -1)
+
+    def copies(self, told: Told, tokens: Tensor, hidden: Tensor, first: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Words of the guess and its end (n, k), and what each adds to its logits at the places (n, T, k) of `hidden`.
+
+        These are the places from `first` on; `tokens` are all words before the last of them.
+        """
+        if told.copied is None or self.sight is None:
+            return None
+        return told.copied.words, self.sight.copy(told.copied, tokens, hidden, first)
+
+
+def past_of(past: list[Past], rows: Tensor) -> list[Past]:
+    """The past of some beams."""
+    return [tuple(part.index_select(1, rows) for part in known) for known in past]
 
 
 def targets_of(tokens: Tensor, lengths: Tensor, end: int, longest: int) -> tuple[Tensor, Tensor]:
@@ -175,43 +260,47 @@ def targets_of(tokens: Tensor, lengths: Tensor, end: int, longest: int) -> tuple
 class WriterEntropy(torch.autograd.Function):
     """Sum of -log p over the places that count, a few texts at a time; gradients are made in the same go.
 
-    The words stay as they are, so only hidden states and the end have a gradient.
+    The words stay as they are, so only hidden states, the end and what a guess adds have a gradient.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, end: Tensor, end_bias: Tensor, heard: Tensor, table: Tensor, bias: Tensor,
-        targets: Tensor, counts: Tensor,
+        targets: Tensor, counts: Tensor, added: Tensor, added_to: Tensor,
     ) -> Tensor:  # fmt: skip
-        """Inputs (n, T, width), (width,), (), (n, h), (k, h), (k,), (n, T) of 0 to k, (n, T); the sum."""
-        width = hidden.shape[2]
-        words, total = table[:, :width].contiguous(), torch.zeros((), device=hidden.device)
-        to_hidden = torch.empty_like(hidden)
+        """Inputs (n, T, width), (width,), (), (n, h), (k, h), (k,), (n, T) of 0 to k, (n, T); the sum.
+
+        `added` (n, T, m) is added to the logits of the words `added_to` (n, m) of 0 to k; there may be none of them.
+        """
+        total = torch.zeros((), device=hidden.device)
+        words = torch.cat([table[:, : hidden.shape[2]], end[None].to(table.dtype)])  # (k + 1, width)
+        to_hidden, to_added = torch.empty_like(hidden), torch.empty_like(added)
         to_end, to_end_bias = torch.zeros_like(end), torch.zeros_like(end_bias)
         with torch.autocast(hidden.device.type, enabled=False):
             for first in range(0, len(hidden), PART_TEXTS):
                 some = slice(first, first + PART_TEXTS)
                 h, counted = hidden[some], counts[some, :, None].float()
                 text = F.linear(heard[some], table).float().add_(bias)  # (t, k) the same at all places
+                text = torch.cat([text, end_bias.expand(len(text), 1)], 1)
                 logits = F.linear(h, words).float().add_(text[:, None])
-                last = (h.float() @ end + end_bias)[..., None]  # (t, T, 1)
-                lse = torch.logaddexp(logits.logsumexp(2, keepdim=True), last)
+                where = added_to[some, None].expand(-1, logits.shape[1], -1)
+                logits.scatter_add_(2, where, added[some])
+                lse = logits.logsumexp(2, keepdim=True)
                 target = targets[some, :, None]
-                ends = target == len(table)
-                target = target.masked_fill(ends, 0)
-                chosen = torch.where(ends, last, logits.gather(2, target))
-                total += ((lse - chosen) * counted).sum()
+                total += ((lse - logits.gather(2, target)) * counted).sum()
                 slope = logits.sub_(lse).exp_()
-                slope.scatter_add_(2, target, torch.where(ends, 0.0, -1.0)).mul_(counted)
-                slope_end = ((last - lse).exp() - ends.float()) * counted
+                slope.scatter_add_(2, target, torch.full_like(lse, -1.0)).mul_(counted)
+                to_added[some] = slope.gather(2, where)
+                slope_end = slope[..., -1:]
                 to_end += (slope_end * h.float()).sum((0, 1))
                 to_end_bias += slope_end.sum()
-                to_hidden[some] = F.linear(slope.to(h.dtype), words.T) + slope_end.to(h.dtype) * end.to(h.dtype)
-        ctx.save_for_backward(to_hidden, to_end, to_end_bias)
+                to_hidden[some] = F.linear(slope.to(h.dtype), words.T)
+        ctx.save_for_backward(to_hidden, to_end, to_end_bias, to_added)
         return total
 
     @staticmethod
     def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of hidden states and of the end."""
-        to_hidden, to_end, to_end_bias = ctx.saved_tensors
-        return to_hidden * slope[0], to_end * slope[0], to_end_bias * slope[0], None, None, None, None, None
+        """Gradients of hidden states, of the end and of what was added."""
+        to_hidden, to_end, to_end_bias, to_added = ctx.saved_tensors
+        made = (to_hidden * slope[0], to_end * slope[0], to_end_bias * slope[0])
+        return (*made, None, None, None, None, None, to_added * slope[0], None)

@@ -1,4 +1,4 @@
-"""What is asked about next: texts that the denoiser fills, that the corrector corrects, that the writer goes on with.
+"""What is asked about next: texts that the denoiser fills, and texts that the writer goes on with or corrects.
 
 All vectors of a batch share the passes of the nets.
 """
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from unembed.decode.feedback.foresight import Foresight
     from unembed.decode.feedback.search import Search
     from unembed.decode.feedback.whitebox import Slopes
-    from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
     from unembed.model.writer import Writer
 
@@ -61,25 +60,28 @@ class Composer:
         *,
         slopes: Slopes | None,
         flips: bool,
-        corrector: Corrector | None,
         foresight: Foresight | None,
         words: Tensor | None,
         writer: Writer | None,
     ) -> None:
         """`flips`: words are swapped where a gradient says so; the rest as in `Runner`."""
-        if config.corrector == "only" and corrector is None:
-            raise ConfigError("corrector is 'only', but this inverter has none: unembed train --corrector-of makes one")
+        sees = writer is not None and writer.sight is not None
+        if config.corrector == "only" and not sees:
+            raise ConfigError(
+                "corrector is 'only', but this inverter has no writer that corrects: "
+                "unembed train --writer-of makes one (--set train.guesses=0.5)"
+            )
         self._net, self._decoding, self._config = net, decoding, config
         self._foresight, self._words = foresight, words
-        self._corrector = None if config.corrector == "off" else corrector
-        self._author = writer if config.writer and config.corrector != "only" else None
+        self._author = writer if config.writer or config.corrector == "only" else None
+        self._corrects = sees and self._author is not None and config.corrector != "off"
         self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
         if flips:
             self._kinds = {**self._kinds, **FLIPS}
-        if self._author is not None:
+        if self._author is not None and config.corrector != "only":
             self._kinds = {**self._kinds, **TAILS}
         beside = None if words is None else words.cpu()  # the filler chooses its words there
-        self._filler = Filler(net, decoding.repeat_penalty, slopes, self._corrector, beside, config.steering)
+        self._filler = Filler(net, decoding.repeat_penalty, slopes, beside, config.steering)
 
     def changes(self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int) -> list[Change]:
         """A change of each parent, its masks filled in so many ways."""
@@ -104,8 +106,6 @@ class Composer:
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
                 u = torch.from_numpy(search.rng.random((passes, len(draft.tokens))))
                 blank = Blank(list(draft.tokens), sure, torch.empty(0), u, config.temperature * search.heat)
-                if self._corrector is not None:
-                    blank.guess = [parent.tokens[k] for k in draft.aligned]
                 if parent.slope is not None:
                     blank.push = config.swap_scale * parent.slope[draft.aligned]
                 changes.append((search, blank, kind, parent))
@@ -121,12 +121,16 @@ class Composer:
         return changes
 
     def _go_on(self, tails: list[Change]) -> None:
-        """Let the writer write the rest, for vectors beyond the targets."""
+        """Let the writer write the rest, for vectors beyond the targets, or as a correction of the parents."""
         if not tails or self._author is None:
             return
-        ends = self._ends([(search, parent) for search, _, _, parent in tails])
-        for (_, blank, _, _), aim in zip(tails, self._given(_beyond(*ends, self._config.overshoot)), strict=True):
+        target, there = self._ends([(search, parent) for search, _, _, parent in tails])
+        beyond = self._config.corrector_overshoot if self._corrects else self._config.overshoot
+        aims, seen = self._given(_beyond(target, there, beyond)), self._given(there)
+        for (_, blank, _, parent), aim, vector in zip(tails, aims, seen, strict=True):
             blank.aim = aim
+            if self._corrects:
+                blank.guess, blank.there = parent.tokens, vector
         author.go_on(self._author, [blank for _, blank, _, _ in tails])
 
     def _steer(self, drafts: Sequence[Filled]) -> None:
@@ -143,13 +147,9 @@ class Composer:
     def _aimed(self, parents: list[tuple[Search, Hypothesis]]) -> Tensor:
         """The conditions under which parents are changed: what their vectors lack shall come.
 
-        Without a corrector that of a vector beyond the target, seen from the parent's: words it lacks get likelier.
+        They are those of vectors beyond the targets, seen from the parents': words that these lack get likelier.
         """
-        target, there = self._ends(parents)
-        if self._corrector is None:
-            return self._conditions(_beyond(target, there, self._config.overshoot))
-        aim = _beyond(target, there, self._config.corrector_overshoot)
-        return self._corrector.condition(self._given(aim), self._given(there))
+        return self._conditions(_beyond(*self._ends(parents), self._config.overshoot))
 
     def _ends(self, parents: list[tuple[Search, Hypothesis]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The targets, and where the parents are. (n, d) each."""

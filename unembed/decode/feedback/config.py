@@ -22,8 +22,8 @@ class FeedbackConfig:
     gradients: Gradients = "auto"
     """`off`: black box; `swaps`, `guidance`: one use of them, `all`: both; `auto`: `swaps`, if there are any."""
     corrector: UseOfCorrector = "auto"
-    """`auto`: masks are filled by the corrector, if the inverter has one; `off`: by the denoiser; `only`: each proposal
-    is a correction of a whole text, the loop of Vec2Text (`population` is its beam)."""
+    """`auto`: a writer that has learned it is shown what it goes on with, and corrects that; `off`: it is not; `only`:
+    each proposal is a correction of a whole text, the loop of Vec2Text (`population` is its beam)."""
     starts: int = 4
     """Texts that are decoded without feedback for the first population: the writer's best, or the denoiser's at so many
     lengths."""
@@ -37,8 +37,8 @@ class FeedbackConfig:
     """At which tokens are drawn for masked positions."""
     overshoot: float = 1.5
     """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
-    corrector_overshoot: float = 0.7
-    """The same for a corrector, which is told of the parent anyway."""
+    corrector_overshoot: float = 0.0
+    """The same for a writer that is shown the parent anyway."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
     foresight: bool = True

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from unembed.model.corrector import stretch
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -21,11 +19,10 @@ KINDS = {
     "delete": 1.5, "shrink": 1.0, "move": 1.0, "swap": 1.0,
 }  # fmt: skip
 """Kinds of change and how often each is drawn."""
-CORRECTIONS = {"correct": 4.0, "recast": 1.0}
-"""Those of Vec2Text's loop: the whole text is written anew, at its length or at another one."""
-RECAST = 3  # by so many tokens at most
 TAILS = {"tail": 4.0, "rewrite": 1.0}
 """Where there is a writer: the rest of a text is written anew from some place on, or all of it."""
+CORRECTIONS = {"rewrite": 1.0}
+"""Those of Vec2Text's loop: the whole text is written anew, by a writer that sees what it corrects."""
 FLIPS = {"flip": 6.0}
 """Where there is a gradient: one word for another, drawn from all words at all places by what it promises."""
 
@@ -83,10 +80,6 @@ def change(parent: Hypothesis, kind: str, mask: int, longest: int, rng: np.rando
     """A change of that kind; where it is impossible (no room to insert, nothing to delete) some masks instead."""
     n = len(parent.tokens)
     tokens, order = list(parent.tokens), list(range(n))
-    if kind in CORRECTIONS:
-        length = n if kind == "correct" else n + int(rng.integers(1, RECAST + 1)) * (-1) ** int(rng.integers(2))
-        length = min(max(1, length), longest)
-        return Draft([mask] * length, stretch(order, length))
     if kind == "flip" and parent.flips is not None:
         words, promise = parent.flips
         place, word = divmod(int((promise + rng.gumbel(size=promise.shape)).argmax()), len(words))

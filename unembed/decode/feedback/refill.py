@@ -15,7 +15,6 @@ from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
     from unembed.decode.feedback.whitebox import Slopes
-    from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
 
 BATCH = 64
@@ -33,8 +32,6 @@ class Blank:
     c: Tensor  # (width,) the condition
     u: Tensor  # (passes, L) random numbers
     temperature: float
-    guess: list[int] | None = None
-    """The text to correct, at this length: the corrector fills the masks, and `c` is its condition."""
     push: Tensor | None = None
     """(L, d): what it gives multiplied with the words is added to the logits."""
     guide: float = 0.0
@@ -46,6 +43,10 @@ class Blank:
     """Backward passes it took."""
     aim: Tensor | None = None
     """(dim,): its tokens are only a beginning, and the writer goes on from there, for this vector."""
+    guess: tuple[int, ...] = ()
+    """A text that the writer is shown, to write what is right instead."""
+    there: Tensor | None = None
+    """(dim,): the vector of the guess."""
 
 
 class Filler:
@@ -56,26 +57,20 @@ class Filler:
         net: Denoiser,
         repeat_penalty: float,
         slopes: Slopes | None = None,
-        corrector: Corrector | None = None,
         words: Tensor | None = None,
         steering: float = 0.0,
     ) -> None:
         """`words` (vocab, d) is what each word adds to the vector of its text, for blanks that are steered."""
-        self._net, self._penalty, self._slopes, self._corrector = net, repeat_penalty, slopes, corrector
+        self._net, self._penalty, self._slopes = net, repeat_penalty, slopes
         self._words, self._steering = words, steering
 
     def fill(self, blanks: Sequence[Blank], passes: int) -> None:
         """Fill every mask; in each pass the surest share of those that are left."""
         for number in range(passes):
-            for corrected in (False, True):
-                masked = [
-                    blank
-                    for blank in blanks
-                    if self._net.config.mask_id in blank.tokens and (blank.guess is not None) == corrected
-                ]
-                masked.sort(key=lambda blank: len(blank.tokens))  # so that little is padded
-                for first in range(0, len(masked), BATCH):
-                    self._pass(masked[first : first + BATCH], number, passes - number)
+            masked = [blank for blank in blanks if self._net.config.mask_id in blank.tokens]
+            masked.sort(key=lambda blank: len(blank.tokens))  # so that little is padded
+            for first in range(0, len(masked), BATCH):
+                self._pass(masked[first : first + BATCH], number, passes - number)
 
     def _pass(self, batch: list[Blank], number: int, left: int) -> None:
         unique, twin = _twins(batch)
@@ -120,11 +115,7 @@ class Filler:
         t, c = masked.sum(1) / lengths, torch.stack([blank.c for blank in batch])
         given = (tokens.to(device), pad_rows(t).to(device), pad_rows(c).to(device))
         where = (None if bool(valid.all()) else valid.to(device), pad_rows(places).to(device))
-        if self._corrector is not None and batch[0].guess is not None:
-            guesses = [[*(blank.guess or []), *[mask] * (longest - len(blank.tokens))] for blank in batch]
-            hidden = self._corrector(*given, torch.tensor(guesses, device=device), *where)
-        else:
-            hidden = self._net(*given, *where)
+        hidden = self._net(*given, *where)
         return tokens, masked.nonzero(), hidden[: len(places)]
 
     def _logits(self, hidden: Tensor, around: Tensor) -> Tensor:

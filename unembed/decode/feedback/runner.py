@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from unembed.decode.config import DecodeConfig
     from unembed.decode.plan import Candidate
-    from unembed.model.corrector import Corrector
     from unembed.model.denoiser import Denoiser
     from unembed.model.surrogate import Surrogate
     from unembed.model.writer import Writer
@@ -77,7 +76,6 @@ class Runner:
         encoder: Encodes,
         decoding: DecodeConfig,
         config: FeedbackConfig,
-        corrector: Corrector | None = None,
         surrogate: Surrogate | None = None,
         words: Tensor | None = None,
         writer: Writer | None = None,
@@ -88,12 +86,12 @@ class Runner:
         """
         decoding = decoding.resolved(writer is not None)
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
-        self._writer = writer
+        self._writer = writer = None if writer is None else engine.light(writer, decoding.precision)
         self._words = words
         self._foresight = Foresight(surrogate) if surrogate is not None and config.foresight else None
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
         self._composer = Composer(
-            net, decoding, config, slopes=self._slopes, flips=self._uses("swaps"), corrector=corrector,
+            net, decoding, config, slopes=self._slopes, flips=self._uses("swaps"),
             foresight=self._foresight, words=words, writer=writer,
         )  # fmt: skip
         self.asker = Asker(encoder, net.config.vector_dim)

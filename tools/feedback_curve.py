@@ -36,6 +36,7 @@ import unembed  # noqa: E402
 from unembed.data.dataset import Dataset, Examples  # noqa: E402
 from unembed.data.shards import write_whole  # noqa: E402
 from unembed.decode import DecodeConfig  # noqa: E402
+from unembed.decode.config import Precision  # noqa: E402
 from unembed.decode.feedback import FeedbackConfig  # noqa: E402
 from unembed.decode.feedback.runner import Runner  # noqa: E402
 from unembed.inverter import Inverter  # noqa: E402
@@ -52,7 +53,7 @@ BUDGETS = (10, 32, 100, 320)
 # Vec2Text's loop with a beam of 8: each is corrected into two texts a round, and the cosine alone decides.
 LOOP = {
     "gradients": "off", "corrector": "only", "starts": 1, "population": 8, "proposals": 16, "likelihood_weight": 0.0,
-    "foresight": False,
+    "corrector_overshoot": 0.0, "foresight": False,
 }  # fmt: skip
 BLACK = {"gradients": "off"}
 ARMS: dict[str, dict[str, Any]] = {
@@ -94,6 +95,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--arms", nargs="+", default=list(ARMS)[:2], choices=list(ARMS))
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all arms, to try them")
     parser.add_argument("--inverter", help="a folder; without one the shipped inverter")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "auto"], help="of the nets that make texts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--chart", type=Path, help="an SVG; a second one, against seconds, is put beside it")
@@ -119,12 +121,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     base = replace(FeedbackConfig(budget=max(options.budgets), seed=options.seed), **given)
     arms = {name: replace(base, **ARMS[name]) for name in options.arms}
     what = {"n": len(examples.texts), "seed": options.seed, "split": options.split, "dataset": dataset.fingerprint}
+    what["precision"] = options.precision
     what["weights"] = weights_hash(inverter.artifact.net)
     if inverter.artifact.writer is not None:
         what["writer"] = weights_hash(inverter.artifact.writer)
     keeper = Keeper(Path(f"{options.output}.part"), json.dumps(what))
     with ProcessPoolExecutor(
-        options.jobs, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(options.inverter,)
+        options.jobs,
+        multiprocessing.get_context("spawn"),
+        initializer=_prepare,
+        initargs=(options.inverter, options.precision),
     ) as pool:
         searches = {name: search(name, pool, examples, arms[name], options.batch, keeper) for name in arms}
     rows = [score(NO_FEEDBACK, 0, next(iter(searches.values())), examples, inverter, options.seed)]
@@ -165,9 +171,10 @@ class Keeper:
 _here: dict[str, Any] = {}
 
 
-def _prepare(inverter: str | None) -> None:
+def _prepare(inverter: str | None, precision: Precision) -> None:
     """What a process loads once."""
     torch.set_num_threads(1)
+    _here["precision"] = precision
     _here["inverter"] = unembed.load(inverter)
     _here["encoder"] = unembed.encoder(_here["inverter"].encoder.spec)
 
@@ -182,7 +189,9 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     model = inverter.artifact
     # All of the surrogate or nothing, and so of the writer.
     strategy = "auto" if config.writer else "confidence"
-    decoding = DecodeConfig(strategy) if config.foresight else DecodeConfig(strategy, steering=0)
+    decoding = DecodeConfig(strategy, precision=_here["precision"])
+    if not config.foresight and config.corrector != "only":
+        decoding = replace(decoding, steering=0)
     parts = (model.net, model.tokenizer, encoder, decoding, config, model.surrogate)
     runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors(), model.writer)
     began = time.process_time()

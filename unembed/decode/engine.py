@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 GROUP = 4096
 # Texts in one forward pass. More gains nothing on a CPU.
 BATCH = 64
-# Texts that are written together: a shortlist of words stands beside each, 3 MB.
-WRITER_BATCH = 32
+# Texts that are written together: a shortlist of words stands beside each, 1.5 MB.
+WRITER_BATCH = 48
 
 
 def decode(

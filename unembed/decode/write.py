@@ -36,7 +36,7 @@ SHORTLIST = 1024
 # Chosen on validation texts (docs/LOG.md, sixteenth session).
 POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
 # A text is given up when it is so many words longer than expected, and than the best one that has ended.
-PATIENCE = 5
+PATIENCE = 2
 # Of so many times as many beams those go on that are likeliest, STEER x foreseen cosine so far included.
 MORE, STEER = 4, 5.0
 

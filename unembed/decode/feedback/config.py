@@ -37,7 +37,7 @@ class FeedbackConfig:
     """At which tokens are drawn for masked positions."""
     overshoot: float = 1.5
     """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
-    corrector_overshoot: float = 0.0
+    corrector_overshoot: float = 0.3
     """The same for a writer that is shown the parent anyway."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""

@@ -44,4 +44,4 @@ def test_they_fit_the_repository() -> None:
     }  # fmt: skip
     assert {file.name for file in files} == expected
     assert all(file.stat().st_size < 64e6 for file in files)
-    assert sum(file.stat().st_size for file in files) < 115e6
+    assert sum(file.stat().st_size for file in files) < 119e6  # 8 MB of them for corrections

@@ -15,7 +15,6 @@ from torch import Tensor
 from unembed.decode.engine import inference
 from unembed.decode.feedback import author
 from unembed.decode.feedback.propose import (
-    CORRECTED,
     CORRECTIONS,
     FLIPS,
     KINDS,
@@ -80,7 +79,7 @@ class Composer:
         if flips:
             self._kinds = {**self._kinds, **FLIPS}
         if self._author is not None and config.corrector != "only":
-            self._kinds = {**self._kinds, **(CORRECTED if self._corrects else TAILS)}
+            self._kinds = {**self._kinds, **TAILS}
         beside = None if words is None else words.cpu()  # the filler chooses its words there
         self._filler = Filler(net, decoding.repeat_penalty, slopes, beside, config.steering)
 

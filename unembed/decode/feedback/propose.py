@@ -21,8 +21,6 @@ KINDS = {
 """Kinds of change and how often each is drawn."""
 TAILS = {"tail": 4.0, "rewrite": 1.0}
 """Where there is a writer: the rest of a text is written anew from some place on, or all of it."""
-CORRECTED = {"tail": 6.0, "rewrite": 10.0}
-"""The same where the writer sees what it corrects."""
 CORRECTIONS = {"rewrite": 1.0}
 """Those of Vec2Text's loop: the whole text is written anew, by a writer that sees what it corrects."""
 FLIPS = {"flip": 6.0}

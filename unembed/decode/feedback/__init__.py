@@ -3,11 +3,10 @@
 - `runner.py`: rounds for a whole batch of vectors
 - `search.py`: the population of one vector and its budget
 - `propose.py`: what to try next: positions to fill anew, words to insert, delete, move, swap
-- `compose.py`: makes those texts, by denoiser, corrector or writer, in passes that all vectors share
+- `compose.py`: makes those texts, by denoiser or writer, in passes that all vectors share
 - `refill.py`: the denoiser fills masks
 - `author.py`: the writer goes on with a text, and judges texts
 - `foresight.py`: the surrogate chooses what is worth a query
-- `correct.py`: one correction without a search, to judge a corrector while it learns
 - `whitebox.py`: gradients, where the encoder has them
 - `ask.py`: asks the encoder, each text once
 - `target.py`: when a vector is met within its own precision

@@ -39,7 +39,7 @@ from unembed.precision import fast_bf16
 
 Vectors = npt.NDArray[np.float32]
 Tokens = tuple[int, ...]
-CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1, repeat_penalty=0.0)
+CONFIG = DecodeConfig(strategy="sequential", steps=32, lengths=1, n_best=1, repeat_penalty=0.0, precision="fp32")
 
 
 def planned_length(net: Denoiser, c: Tensor) -> int:

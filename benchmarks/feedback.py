@@ -66,7 +66,7 @@ def run(
     watched = Watched(encoder, latency)
     model = inverter.artifact
     net, tokenizer, surrogate = model.net, model.tokenizer, model.surrogate
-    parts = (surrogate, None if surrogate is None else surrogate.word_vectors(), model.writer)
+    parts = (surrogate, None if surrogate is None else surrogate.word_vectors(), model.writer, model.echo)
     filling = Stopwatch(Filler.fill)
     Filler.fill = filling.method  # type: ignore[method-assign]
     began, worked = time.perf_counter(), time.process_time()

@@ -8,6 +8,7 @@
 #   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback, beside unembed/weights/minilm, which stays as it is; 150,000 texts are enough
 #   bash runs/minilm.sh writer CORPUS OUT     the writer, beside unembed/weights/minilm and its surrogate, or another stage of it; vectors as in `next`;
 #                                             a share GUESSES of the texts as corrections; another SEED takes other texts first
+#   bash runs/minilm.sh echo  CORPUS OUT      the echo, which judges what the writer has written, beside unembed/weights/minilm; vectors as in `next`
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
 # CORPUS is a dataset of `unembed encode`; two sources are held out of it entirely, for out-of-domain numbers:
@@ -58,6 +59,12 @@ case "${1:-}" in
     unembed train "$2" -o "$3/run" --resume --surrogate-of unembed/weights/minilm --steps "${STEPS:-1200}" --set train.lr=0.003 \
       --set train.batch_texts=256 --set train.accumulate=1 --set train.warmup_steps=30 --set train.decay_share=0.5 \
       --set train.weight_decay=0 --set train.ema=0.98 --set train.validate_texts=1000 --set train.validate_every=400 ;;
+  echo)  # 200 texts a second on two Zen 5 cores, encoding included: 20 minutes (docs/LOG.md, eighteenth session)
+    no_page_faults
+    unembed train "$2" --online --encoder minilm -o "$3/run" --resume --echo-of unembed/weights/minilm --steps "${STEPS:-1000}" \
+      --set train.batch_texts=256 --set train.accumulate=2 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.0005 \
+      --set train.warmup_steps=10 --set train.decay_share=0.7 --set train.weight_decay=0 --set train.ema=0.98 \
+      --set train.validate_texts=1000 --set train.validate_every=200 --set train.save_every=100 ;;
   writer)  # on two Zen 5 cores (AVX-512 with bf16), encoding included: 175 texts a second without guesses, 115 with
     no_page_faults
     unembed train "$2" --online --encoder minilm -o "$3/run" --resume --writer-of unembed/weights/minilm --steps "${STEPS:-1500}" \
@@ -67,5 +74,5 @@ case "${1:-}" in
       --set train.guesses="${GUESSES:-0.5}" --set train.seed="${SEED:-0}" ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
-  *) sed -n '2,17p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,18p' "$0" >&2; exit 2 ;;
 esac

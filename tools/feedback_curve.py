@@ -125,6 +125,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     what["weights"] = weights_hash(inverter.artifact.net)
     if inverter.artifact.writer is not None:
         what["writer"] = weights_hash(inverter.artifact.writer)
+    if inverter.artifact.echo is not None:
+        what["echo"] = weights_hash(inverter.artifact.echo)
     keeper = Keeper(Path(f"{options.output}.part"), json.dumps(what))
     with ProcessPoolExecutor(
         options.jobs,
@@ -193,7 +195,9 @@ def search_batch(name: str, texts: list[str], vectors: Vectors, config: Feedback
     if not config.foresight and config.corrector != "only":
         decoding = replace(decoding, steering=0)
     parts = (model.net, model.tokenizer, encoder, decoding, config, model.surrogate)
-    runner = Runner(*parts, None if model.surrogate is None else model.surrogate.word_vectors(), model.writer)
+    runner = Runner(
+        *parts, None if model.surrogate is None else model.surrogate.word_vectors(), model.writer, model.echo
+    )
     began = time.process_time()
     pace: list[tuple[float, float]] = []
 

@@ -58,7 +58,7 @@ class Inverter:
         """Move it to a device (`cpu`, `cuda`, `mps` or `auto`, the fastest there is); returns itself."""
         found = devices.find(device)
         model = self.artifact
-        for part in (model.net, model.surrogate, model.writer):
+        for part in (model.net, model.surrogate, model.writer, model.echo):
             if part is not None:
                 part.to(found)
         self._word_vectors = None
@@ -181,7 +181,7 @@ class Inverter:
         model = self.artifact
         runner = Runner(
             model.net, model.tokenizer, encoder, config, feedback, model.surrogate, self._words(),
-            model.writer,
+            model.writer, model.echo,
         )  # fmt: skip
         first = 0
 
@@ -204,12 +204,14 @@ class Inverter:
         """
         config = replace(config or DecodeConfig(), **settings)
         row = self._one(vector)
-        states = engine.stream(self.artifact.net, row, config, self._words(), self.artifact.writer)
+        model = self.artifact
+        states = engine.stream(model.net, row, config, self._words(), model.writer, model.echo)
         return (self._step(state, results) for state, results in states)
 
     def pool(self, capacity: int = 32) -> Pool:
         """Decode up to `capacity` texts that come and go, all in shared forward passes (see `decode.pool`)."""
-        return Pool(self.artifact.net, capacity, self._one, self._step, self._words(), self.artifact.writer)
+        model = self.artifact
+        return Pool(model.net, capacity, self._one, self._step, self._words(), model.writer, model.echo)
 
     def invert_file(
         self,
@@ -241,6 +243,8 @@ class Inverter:
             settings["surrogate"] = disk.weights_hash(self.artifact.surrogate)
         if self.artifact.writer is not None:
             settings["writer"] = disk.weights_hash(self.artifact.writer)
+        if self.artifact.echo is not None:
+            settings["echo"] = disk.weights_hash(self.artifact.echo)
 
         def invert(vectors: NDArray[np.float32]) -> list[Inversion]:
             if encoder is None:
@@ -263,12 +267,24 @@ class Inverter:
 
     def _invert(self, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int) -> list[Inversion]:
         model = self.artifact
-        found = engine.decode(
-            model.net, vectors, config, batch_size=batch_size, words=self._words(), writer=model.writer
-        )
-        ranked = list(found)
+        config = self.decoding(config)
+        ranked = list(self._candidates(vectors, config, batch_size))
         texts = iter(text_of(model.tokenizer, [c.tokens for candidates in ranked for c in candidates]))
         return [_with_alternatives([_inversion(next(texts), one) for one in candidates]) for candidates in ranked]
+
+    def _candidates(
+        self, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
+    ) -> Iterator[list[Candidate]]:
+        model = self.artifact
+        if config.imagine:
+            if model.echo is None:
+                raise ConfigError("imagine asks an echo, and this inverter has none: unembed train --echo-of it")
+            from unembed.decode.imagine import imagine
+
+            return imagine(model, vectors, config, self._words(), batch_size)
+        return engine.decode(
+            model.net, vectors, config, batch_size=batch_size, words=self._words(), writer=model.writer, echo=model.echo
+        )
 
     def _invert_all_with(
         self,

@@ -14,6 +14,7 @@ from unembed.decode.predict import answer
 from unembed.inverter import Inverter
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.denoiser import Denoiser
+from unembed.model.echo import Echo
 from unembed.model.surrogate import Surrogate
 from unembed.model.writer import Writer
 
@@ -83,14 +84,25 @@ def make_writer(net: Denoiser, seed: int = 0, sees: bool = False) -> Writer:
     return writer
 
 
-def make_inverter(seed: int = 0, corrects: bool = False, foresees: bool = False, writes: bool = False) -> Inverter:
-    """`corrects`: its writer sees guesses."""
+def make_echo(net: Denoiser, surrogate: Surrogate, seed: int = 0) -> Echo:
+    """One whose layers say as much as the surrogate."""
+    torch.manual_seed(seed)
+    echo = Echo(net, surrogate).requires_grad_(False).eval()
+    echo.share.copy_(torch.tensor([1.0, 1.0]))
+    return echo
+
+
+def make_inverter(
+    seed: int = 0, corrects: bool = False, foresees: bool = False, writes: bool = False, hears: bool = False
+) -> Inverter:
+    """`corrects`: its writer sees guesses; `hears`: it has a writer and an echo."""
     net = make_net(seed)
     encoder = EncoderInfo("test", DIM, True, "")
-    surrogate = Surrogate(net).eval() if foresees else None
+    surrogate = Surrogate(net).eval() if foresees or hears else None
     config = Config(model=net.config)
-    writer = make_writer(net, seed, corrects) if writes or corrects else None
-    return Inverter(Artifact(net, make_tokenizer(), config, encoder, surrogate=surrogate, writer=writer))
+    writer = make_writer(net, seed, corrects) if writes or corrects or hears else None
+    echo = make_echo(net, surrogate, seed) if hears and surrogate is not None else None
+    return Inverter(Artifact(net, make_tokenizer(), config, encoder, surrogate=surrogate, writer=writer, echo=echo))
 
 
 @pytest.fixture(scope="session")

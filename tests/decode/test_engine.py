@@ -150,7 +150,7 @@ def test_the_score_is_the_mean_log_probability_and_the_weighted_length(net):
     with torch.inference_mode():
         log_p = net.eval().length_logits(net.condition(torch.from_numpy(vectors))).log_softmax(1)
     for weight in (0.0, 0.5):
-        config = DecodeConfig(lengths=1, length_weight=weight)
+        config = DecodeConfig(lengths=1, length_weight=weight, precision="fp32")
         for row, (candidate,) in enumerate(engine.decode(net, vectors, config)):
             expected = np.log(candidate.confidence).mean() + weight * float(log_p[row, len(candidate.tokens)])
             assert candidate.score == pytest.approx(expected, abs=1e-4)

@@ -71,7 +71,7 @@ def test_the_shipped_inverter_in_a_pool_gives_what_it_streams():
     vectors = unembed.encoder("minilm").encode(texts)
     kinds = ({}, {"guidance": 1.5, "seed": 5, "temperature": 0.8, "top_p": 0.95})
     work = [
-        (vectors[k % 2], DecodeConfig(strategy=s, steps=3 + k % 3, length=length, **kind))
+        (vectors[k % 2], DecodeConfig(strategy=s, steps=3 + k % 3, length=length, precision="fp32", **kind))
         for k, (s, (length, kind)) in enumerate(
             itertools.product(strategies.BUILT_IN, zip((None, 9), kinds, strict=True))
         )

@@ -144,13 +144,14 @@ def test_without_a_strategy_the_writer_is_asked_where_there_is_one(inverter):
 
 
 def test_every_setting_is_either_the_writers_or_the_denoisers():
-    shared = {"strategy", "beams", "n_best", "seed", "precision", "lengths"}
+    shared = {"strategy", "beams", "echo", "imagine", "n_best", "seed", "precision", "lengths"}
     assert set(DecodeConfig.__dataclass_fields__) == {*config.OF_DENOISER, *shared}
 
 
 def test_fast_and_best_are_those_of_the_net_that_decodes():
     assert config.fast(writer=True).resolved(True).strategy == "writer"
     assert config.best(writer=True).beams > DecodeConfig().beams > config.fast(writer=True).beams
+    assert config.best(writer=True, echo=True).imagine > 0
     assert config.fast(writer=False).resolved(False).steps < DecodeConfig().steps
 
 
@@ -165,3 +166,54 @@ def test_memory_of_one_vector_more_is_that_of_one_vector(inverter):
         writer.hear = heard
     assert max(seen) <= engine.WRITER_BATCH
     assert sum(seen) == 70
+
+
+@pytest.fixture(scope="module")
+def hearing():
+    return make_inverter(hears=True)
+
+
+EXACT = DecodeConfig(precision="fp32")
+
+
+def test_an_echo_puts_its_cosine_in_the_place_of_the_surrogates(hearing):
+    model, vectors = hearing.artifact, make_vectors(5)
+    changed = 0
+    for vector in vectors:
+        count = write.HEARD * DecodeConfig().beams
+        plain = hearing.invert(vector, EXACT, echo=False, n_best=count)[0]
+        scores = {}
+        for one in (plain, *plain.alternatives):
+            tokens = torch.tensor([one.tokens])
+            with torch.inference_mode():
+                heard = float(model.echo(tokens)[0] @ torch.from_numpy(vector))
+                said = torch.cosine_similarity(model.writer.meanings[tokens[0]].sum(0), torch.from_numpy(vector), dim=0)
+            scores[one.tokens] = one.score + write.ECHO * heard - write.FORESIGHT * float(said)
+        found = hearing.invert(vector, EXACT)[0]
+        assert found.tokens == max(scores, key=scores.__getitem__)
+        assert found.score == pytest.approx(max(scores.values()), abs=1e-3)
+        changed += found.tokens != plain.tokens
+    assert changed  # else nothing was judged
+
+
+def test_with_an_echo_neither_the_batch_nor_its_order_nor_who_watches_matters(hearing):
+    vectors, pool = make_vectors(9), hearing.pool(8)
+    together = hearing.invert(vectors, EXACT, n_best=3)
+    backwards = hearing.invert(vectors[::-1].copy(), EXACT, n_best=3, batch_size=4)[::-1]
+    for a, b in zip(backwards, together, strict=True):
+        assert same(a, b)
+        assert all(same(*pair) for pair in zip(a.alternatives, b.alternatives, strict=True))
+    *_, last = hearing.stream(vectors[0], EXACT)
+    ticket = pool.add(vectors[0], EXACT)
+    ((_, pooled),) = [(t, s.inversion) for t, s in pool.step() if s.inversion is not None and t == ticket]
+    for other in (last.inversion, pooled):
+        assert same(other, hearing.invert(vectors[0], EXACT)[0])
+
+
+def test_texts_that_never_ended_are_no_candidates(hearing):
+    """More texts are to be judged than there can be: what is kept is real."""
+    found = hearing.invert(make_vectors(3), beams=1, n_best=50)
+    for one in found:
+        texts = [one, *one.alternatives]
+        assert all(text.tokens for text in texts)
+        assert len({text.tokens for text in texts}) == len(texts) <= MAX_TOKENS

@@ -16,6 +16,7 @@ from unembed.errors import CheckpointError
 from unembed.model import artifact
 from unembed.model.artifact import Artifact, EncoderInfo
 from unembed.model.denoiser import Denoiser
+from unembed.model.echo import Echo
 from unembed.model.surrogate import Surrogate
 from unembed.model.writer import Writer
 
@@ -54,11 +55,13 @@ def test_bf16_is_half_the_size_and_close(made: Artifact, folder: Path, tmp_path:
     assert torch.allclose(loaded.embed.weight, made.net.embed.weight, rtol=0.01, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "surrogate.safetensors", "writer.safetensors"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", *artifact.BESIDE])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
 def test_damaged_files_are_refused(made: Artifact, tmp_path: Path, name: str, damage: str) -> None:
     surrogate = Surrogate(made.net)
-    whole = replace(made, surrogate=surrogate, writer=Writer(made.net, surrogate, sees=True))
+    whole = replace(
+        made, surrogate=surrogate, writer=Writer(made.net, surrogate, sees=True), echo=Echo(made.net, surrogate)
+    )
     folder = artifact.save(tmp_path / "both", whole, "fp32")
     path = folder / name
     content = bytearray(path.read_bytes())

@@ -18,7 +18,7 @@ from unembed.data.shards import file_sha256, write_whole
 from unembed.decode import DecodeConfig
 from unembed.errors import CheckpointError, ConfigError, DataError
 from unembed.measure.metrics import Array
-from unembed.model.artifact import SURROGATE, WRITER
+from unembed.model.artifact import ECHO, SURROGATE, WRITER
 from unembed.typed import build
 
 FILE = "calibration.json"
@@ -85,7 +85,7 @@ class Fit:
 
 def beside(folder: Path | str) -> dict[str, str]:
     """Hashes of what else decides on the texts of an inverter folder, as `Calibration` has them; empty if not there."""
-    paths = {"surrogate": Path(folder) / SURROGATE, "writer": Path(folder) / WRITER}
+    paths = {name: Path(folder) / file for name, file in (("surrogate", SURROGATE), ("writer", WRITER), ("echo", ECHO))}
     return {name: file_sha256(path) if path.is_file() else "" for name, path in paths.items()}
 
 
@@ -111,6 +111,8 @@ class Calibration:
     """sha256 of surrogate.safetensors, which steers the decoding; empty if there is none."""
     writer: str = ""
     """sha256 of writer.safetensors; empty if there is none."""
+    echo: str = ""
+    """sha256 of echo.safetensors, which chooses among what was written; empty if there is none."""
     notes: list[str] = field(default_factory=list)
     format: int = FORMAT
 
@@ -130,7 +132,7 @@ class Calibration:
         weights = Path(folder) / "model.safetensors"
         if not weights.is_file():
             raise CheckpointError(f"{folder} has no model.safetensors: copy the whole inverter folder again")
-        made_with = {"surrogate": found.surrogate, "writer": found.writer}
+        made_with = {"surrogate": found.surrogate, "writer": found.writer, "echo": found.echo}
         if (file_sha256(weights), beside(folder)) != (found.weights, made_with):
             raise CheckpointError(f"{path} was made for other weights than those beside it: {again}")
         return found

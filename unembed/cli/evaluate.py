@@ -94,14 +94,14 @@ def evaluate(
     names = can if strategies == "all" else _choose(strategies, choices())
     chosen = [model.decoding(dataclasses.replace(decoding, strategy=name)) for name in names]
     configs = {config.strategy: config for config in chosen}
-    surrogate, writer = model.artifact.surrogate, model.artifact.writer
+    surrogate, writer, echo = model.artifact.surrogate, model.artifact.writer, model.artifact.echo
     with console.resumable(GO_ON), console.progress("evaluate") as bar:
         keeper = Keeper(
             output.with_name(output.name + ".part"),
             {
                 "weights": net_sha256(model.artifact.net), "data": dataset.fingerprint, "split": split, "n": n,
                 "surrogate": surrogate and net_sha256(surrogate), "writer": writer and net_sha256(writer),
-                "training": trained.fingerprint,
+                "echo": echo and net_sha256(echo), "training": trained.fingerprint,
                 "seed": decoding.seed, "perplexity": perplexity,
                 "perplexity_texts": perplexity_texts, "versions": versions(),
                 "encoder": encoder and [encoder.name, encoder.fingerprint],

@@ -104,8 +104,8 @@ def invert(
     told = _read_text(source) if kind == "text" else ""
     opened = open_inverter(inverter, device)
     if fast or best:
-        preset = presets.fast if fast else presets.best
-        decoding = presets.based_on(preset(opened.artifact.writer is not None), decoding)
+        writes, hears = opened.decoding(decoding).strategy == WRITER, opened.artifact.echo is not None
+        decoding = presets.based_on(presets.fast(writes) if fast else presets.best(writes, hears), decoding)
     if kind == "text":
         _round_trip(told, opened, decoding, json, settings, encoder, price)
         return

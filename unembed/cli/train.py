@@ -34,6 +34,7 @@ def train(
     init_from: str | None = None,
     surrogate_of: str | None = None,
     writer_of: str | None = None,
+    echo_of: str | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -47,6 +48,7 @@ def train(
     unembed train data/corpus -o out/small --set model.layers=4 --steps 2000
     unembed train data/corpus -o out/both --surrogate-of out/run --steps 1000
     unembed train data/corpus -o out/all --writer-of out/both --steps 1000 --set train.guesses=0.5
+    unembed train data/corpus -o out/whole --echo-of out/all --steps 1000
     unembed train --preset paper --dry-run
     torchrun --nproc-per-node 8 -m unembed train DATA -o RUN --preset paper
     ```
@@ -67,6 +69,8 @@ def train(
         writer_of: Train a writer, which writes from left to right, beside this inverter and its surrogate (a folder,
             or "default"), or go on with the one that it has; the output folder holds all. With train.guesses it also
             learns to correct texts of its own, for encoder feedback.
+        echo_of: Train an echo, which judges what a writer has written, beside this inverter and its surrogate (a
+            folder, or "default"), or go on with the one that it has; the output folder holds all.
         dry_run: Print the settings and the number of parameters, and stop.
         json: Print the summary as JSON.
     """
@@ -82,8 +86,8 @@ def train(
     from unembed.model import artifact, trainer
 
     config = trainer.fit_to_data(config, data)
-    if sum(bool(one) for one in (init_from, surrogate_of, writer_of)) > 1:
-        raise ConfigError("--init-from, --surrogate-of and --writer-of are kinds of training: give one")
+    if sum(bool(one) for one in (init_from, surrogate_of, writer_of, echo_of)) > 1:
+        raise ConfigError("--init-from, --surrogate-of, --writer-of and --echo-of are kinds of training: give one")
     start = artifact.load(unembed.SHIPPED if init_from == "default" else init_from) if init_from else None
     last: dict[str, float] = {}
     with console.resumable(GO_ON), console.progress("train") as bar:
@@ -92,11 +96,12 @@ def train(
             last.update(event.metrics)
             _show(bar, event)
 
-        if surrogate_of:
+        if beside := surrogate_of or echo_of:
             from unembed.model import surrogate_trainer
 
-            inverter = unembed.load(None if surrogate_of == "default" else surrogate_of).artifact
-            surrogate_trainer.train(config, data, inverter, output, resume=resume, report=report)
+            inverter = unembed.load(None if beside == "default" else beside).artifact
+            kind: surrogate_trainer.Kind = "surrogate" if surrogate_of else "echo"
+            surrogate_trainer.train(config, data, inverter, output, kind=kind, resume=resume, report=report)
         elif writer_of:
             from unembed.model import writer_trainer
 

@@ -28,6 +28,9 @@ OF_DENOISER = (
 # Up to so many expected tokens a text is decoded at several lengths, unless told otherwise.
 SHORT, SHORT_LENGTHS = 13, 3
 
+# Texts that `best` asks an echo about.
+IMAGINED = 32
+
 ScoreName = Literal["revealed", "pseudo"]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -42,6 +45,11 @@ class DecodeConfig:
     given; then `confidence`."""
     beams: int = 4
     """`writer`: texts that are written side by side; more find likelier ones, in more time."""
+    echo: bool = True
+    """`writer`: choose among what the beams have written by the inverter's echo, where it has one."""
+    imagine: int = 0
+    """`writer`: search on, as with encoder feedback, but asking the inverter's echo about so many texts instead of any
+    encoder. Many more words and a higher cosine, for one and a half seconds of computing a text at 32."""
     steps: int = 8
     """The most denoising steps a text may take; whatever the number, no mask is left behind."""
     temperature: float = 0.0
@@ -81,8 +89,8 @@ class DecodeConfig:
     """`pseudo`: forward passes; each hides another part of the text and asks how probable it is."""
     length_weight: float = 0.1
     """Weight of the log-probability of the length in the score."""
-    precision: Precision = "fp32"
-    """`bf16` needs a machine that is fast with it, `auto` looks. Only fp32 results are independent of the batch."""
+    precision: Precision = "auto"
+    """`auto` is bf16 where the machine is fast with it, else fp32. Only fp32 results are independent of the batch."""
 
     def __post_init__(self) -> None:
         if self.strategy not in choices():
@@ -92,6 +100,7 @@ class DecodeConfig:
         if self.lengths is not None:
             _whole("lengths", self.lengths, 1)
         _whole("seed", self.seed, 0)
+        _whole("imagine", self.imagine, 0)
         if self.length is not None:
             _whole("length", self.length, 1)
         _within("temperature", self.temperature, 0, math.inf)
@@ -119,7 +128,11 @@ class DecodeConfig:
         plain = asdict(DecodeConfig())
         given = [name for name in OF_DENOISER if getattr(self, name) != plain[name]]
         if self.strategy == AUTO:
-            return replace(self, strategy=WRITER if writer and not given else "confidence")
+            return replace(self, strategy=WRITER if writer and not given else "confidence").resolved(writer)
+        if self.strategy != WRITER and self.imagine:
+            raise ConfigError(
+                "imagine goes on from what a writer has written: leave it, or decode with strategy='writer'"
+            )
         if self.strategy == WRITER and not writer:
             raise ConfigError("this inverter has no writer: choose another strategy, or unembed train --writer-of it")
         if self.strategy == WRITER and given:
@@ -150,9 +163,11 @@ def fast(writer: bool) -> DecodeConfig:
     return DecodeConfig(beams=1) if writer else DecodeConfig(steps=4, lengths=1)
 
 
-def best(writer: bool) -> DecodeConfig:
+def best(writer: bool, echo: bool = False) -> DecodeConfig:
     """The most that there is without asking the encoder, whatever it costs (docs/decoding.md has the numbers)."""
-    return DecodeConfig(beams=16) if writer else DecodeConfig(lengths=5)
+    if writer:
+        return DecodeConfig(imagine=IMAGINED) if echo else DecodeConfig(beams=16)
+    return DecodeConfig(lengths=5)
 
 
 def based_on(base: DecodeConfig, given: DecodeConfig) -> DecodeConfig:
@@ -166,6 +181,8 @@ class DecodeSettings(TypedDict, total=False):
 
     strategy: str
     beams: int
+    echo: bool
+    imagine: int
     steps: int
     temperature: float
     top_p: float

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unembed.model.denoiser import Denoiser
+    from unembed.model.echo import Echo
     from unembed.model.writer import Writer
 
 # Vectors whose work is grouped together: enough that each of 32 lengths fills its batches, few enough to forget soon.
@@ -44,10 +45,12 @@ def decode(
     batch_size: int = BATCH,
     words: Tensor | None = None,
     writer: Writer | None = None,
+    echo: Echo | None = None,
 ) -> Iterator[list[Candidate]]:
     """For each vector (n, d), in order, its candidates: at most n_best different ones, the best first.
 
-    `words` (vocab, d) is what each word adds to the vector of its text (`Surrogate.word_vectors`), for steering.
+    `words` (vocab, d) is what each word adds to the vector of its text (`Surrogate.word_vectors`), for steering; `echo`
+    judges what the writer has written.
     """
     config = config.resolved(writer is not None)
     if batch_size < 1:
@@ -55,7 +58,7 @@ def decode(
     for first in range(0, len(vectors), GROUP):
         some = vectors[first : first + GROUP]
         if config.strategy == WRITER and writer is not None:
-            yield from _write_group(writer, some, config, batch_size)
+            yield from _write_group(writer, echo, some, config, batch_size)
         else:
             yield from _decode_group(net, some, config, batch_size, words)
 
@@ -66,9 +69,10 @@ def stream(
     config: DecodeConfig,
     words: Tensor | None = None,
     writer: Writer | None = None,
+    echo: Echo | None = None,
 ) -> Iterator[tuple[State, list[Candidate] | None]]:
     """Every state of one vector (d,), at its expected length if it is denoised; the last comes with its candidates."""
-    stages = single(net, vector, config, words, writer)
+    stages = single(net, vector, config, words, writer, echo)
     while True:
         with inference(net, config.precision):  # left before each yield: the caller's code must not run in this mode
             stage = _next_stage(net, stages)
@@ -83,12 +87,13 @@ def single(
     config: DecodeConfig,
     words: Tensor | None = None,
     writer: Writer | None = None,
+    echo: Echo | None = None,
 ) -> Course:
     """The course of one vector (d,), at its expected length if it is denoised."""
     config = config.resolved(writer is not None)
     with inference(net, config.precision):
         if config.strategy == WRITER and writer is not None:
-            return written(writer, vector[None], config)
+            return written(writer, vector[None], config, echo)
         c = conditions(net, vector[None], config)
         return course(net, vector[None], c, plan(net, c, replace(config, lengths=1, n_best=1)), config, words)
 
@@ -132,14 +137,14 @@ def _decode_group(
 
 
 def _write_group(
-    writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
+    writer: Writer, echo: Echo | None, vectors: NDArray[np.float32], config: DecodeConfig, batch_size: int
 ) -> Iterator[list[Candidate]]:
-    writer = light(writer, config.precision)
+    writer, echo = light(writer, config.precision), echo and light_echo(echo, config.precision)
 
     def texts(some: NDArray[np.float32]) -> list[list[Candidate]]:
         with inference(writer.base, config.precision):
             given = torch.from_numpy(np.ascontiguousarray(some)).to(writer.position.device)
-            return write(writer, given, config.beams, config.n_best)
+            return write(writer, given, config.beams, config.n_best, echo if config.echo else None)
 
     size = min(batch_size, WRITER_BATCH)
     batches = [vectors[first : first + size] for first in range(0, len(vectors), size)]
@@ -185,6 +190,13 @@ def light(writer: Writer, precision: Precision) -> Writer:
     if precision == "fp32" or not fast_bf16(writer.position.device):
         return writer
     return halved(writer, writer.base, writer.meanings)
+
+
+def light_echo(echo: Echo, precision: Precision) -> Echo:
+    """The same for an echo."""
+    if precision == "fp32" or not fast_bf16(echo.meanings.device):
+        return echo
+    return halved(echo, *echo.shared, echo.meanings)
 
 
 def _precision(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

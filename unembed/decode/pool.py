@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from unembed.decode.vectors import Source
     from unembed.model.denoiser import Denoiser
+    from unembed.model.echo import Echo
     from unembed.model.writer import Writer
 
 
@@ -72,11 +73,13 @@ class Pool:
         show: Callable[[State, list[Candidate] | None], Step],
         words: Tensor | None = None,
         writer: Writer | None = None,
+        echo: Echo | None = None,
     ) -> None:
         """`read` checks a vector, `show` makes of a state what the caller sees; the rest as in `engine.decode`."""
         if capacity < 1:
             raise ConfigError(f"capacity is {capacity}: give a whole number of at least 1")
         self._net, self._read, self._show, self._words, self._writer = net, read, show, words, writer
+        self._echo = echo
         self.capacity = capacity
         self._tickets = itertools.count()
         self._running: dict[int, _Running] = {}
@@ -108,7 +111,7 @@ class Pool:
         self._check_room()
         with inference(self._net, part.config.precision):
             if part.config.strategy == WRITER and self._writer is not None:
-                stages = written(self._writer, part.vector, part.config)
+                stages = written(self._writer, part.vector, part.config, self._echo)
             else:
                 stages = course(self._net, part.vector, part.c, [part.job], part.config, self._words)
             text = _Running(stages, part.config.precision)

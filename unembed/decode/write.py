@@ -6,11 +6,13 @@ all the same; what has ended is judged by
 
     log p(its words and its end) / words^POWER + FORESIGHT x foreseen cosine + LENGTH x log p(length)
 
-The cosine is the surrogate's: a beam that leaves something unsaid is often likelier than the true text.
+The cosine is the surrogate's: a beam that leaves something unsaid is often likelier than the true text. The best of
+what has ended are judged once more where there is an echo: it hears the order of the words, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unembed.decode.config import DecodeConfig
+    from unembed.model.echo import Echo
     from unembed.model.writer import Writer
 
 # Words that may stand in a text.
@@ -37,6 +40,9 @@ SHORTLIST = 1024
 POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
 # A text is given up when it is so many words longer than expected, and than the best one that has ended.
 PATIENCE = 2
+# An echo judges so many times as many texts as there are beams; its cosine takes the place of the surrogate's.
+HEARD, ECHO = 1, 30.0
+HEARD_AT_ONCE = 128
 # Of so many times as many beams those go on that are likeliest, STEER x foreseen cosine so far included.
 MORE, STEER = 4, 5.0
 
@@ -72,6 +78,25 @@ class _Ended:
         self.tokens[rows] = torch.cat([self.tokens[rows], F.pad(tokens, (0, room))], 1).gather(1, order)
         self.log_p[rows] = torch.cat([self.log_p[rows], F.pad(log_p, (0, room))], 1).gather(1, order)
 
+    def hear(self, echo: Echo, meanings: Tensor, aims: Tensor) -> None:
+        """Put the cosine that an echo foresees in the place of the surrogate's."""
+        rows, places = (self.score > -torch.inf).nonzero(as_tuple=True)
+        rows, places = (at[self.length[rows, places].argsort(stable=True)] for at in (rows, places))
+        for first in range(0, len(rows), HEARD_AT_ONCE):
+            some = slice(first, first + HEARD_AT_ONCE)
+            row, place = rows[some], places[some]
+            length = self.length[row, place]
+            tokens = self.tokens[row, place, : int(length.max())]
+            there = torch.arange(tokens.shape[1], device=tokens.device) < length[:, None]
+            said = (meanings[tokens] * there[..., None]).sum(1)
+            before = _cosines(said[:, None], aims[row])[:, 0]
+            now = (echo(tokens, there) * aims[row]).sum(1)
+            self.score[row, place] += (ECHO * now - FORESIGHT * before).to(self.score.dtype)
+        self.score, order = self.score.sort(dim=1, descending=True, stable=True)
+        self.length = self.length.gather(1, order)
+        order = order[..., None].expand_as(self.tokens)
+        self.tokens, self.log_p = self.tokens.gather(1, order), self.log_p.gather(1, order)
+
     def candidates(self) -> list[list[Candidate]]:
         """For each vector its texts, the best first."""
         columns = (self.score.tolist(), self.length.tolist(), self.tokens.tolist(), self.log_p.exp().tolist())
@@ -79,7 +104,7 @@ class _Ended:
             [
                 Candidate(tuple(t[:k]), tuple(p[:k]), s, k, k)
                 for s, k, t, p in zip(*one, strict=True)
-                if k  # fewer have ended than were to be kept
+                if s > -math.inf  # fewer have ended than were to be kept
             ]
             for one in zip(*columns, strict=True)
         ]
@@ -97,9 +122,9 @@ class Shortlists:
             likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
             self._words = torch.cat([first, likely.indices], 1)
             self._kept = torch.cat([scores.gather(1, first), likely.values], 1)
-        # Under autocast it would else be converted at every place.
+        # Under autocast it would else be converted at every place; once for all texts is less than once for each.
         words = writer.base.embed.weight
-        self._table = words[self._words].to(product_dtype(words))  # (n, S, width)
+        self._table = words.to(product_dtype(words))[self._words]  # (n, S, width)
         self._writer, self.size = writer, self._words.shape[1]
 
     def log_p(self, hidden: Tensor, rows: Tensor) -> Tensor:
@@ -116,7 +141,7 @@ class Shortlists:
 
 
 def beam_search(
-    writer: Writer, vectors: Tensor, width: int, keep: int
+    writer: Writer, vectors: Tensor, width: int, keep: int, echo: Echo | None = None
 ) -> Generator[Standing, None, list[list[Candidate]]]:
     """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts."""
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
@@ -125,7 +150,7 @@ def beam_search(
     lengths = writer.base.length_logits(given.c).float().log_softmax(1)  # (n, longest + 1)
     expected = median(lengths)[:, 0]
     aims = F.normalize(vectors.float(), dim=1)
-    ended = _Ended.none(n, keep, longest, device)
+    ended = _Ended.none(n, keep if echo is None else max(keep, HEARD * width), longest, device)
 
     rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
     log_ps = torch.empty(n, 1, 0, device=device)
@@ -166,7 +191,9 @@ def beam_search(
         past = past_of(past, source)
         x, live = writer.before(writer.base.embed(ids)), ids.shape[1]
         yield tokens[:, 0], log_ps[:, 0]
-    return ended.candidates()
+    if echo is not None:
+        ended.hear(echo, writer.meanings, aims)
+    return [found[:keep] for found in ended.candidates()]
 
 
 def _cosines(said: Tensor, aims: Tensor) -> Tensor:
@@ -175,9 +202,11 @@ def _cosines(said: Tensor, aims: Tensor) -> Tensor:
     return cosines
 
 
-def write(writer: Writer, vectors: Tensor, width: int, keep: int = 1) -> list[list[Candidate]]:
+def write(
+    writer: Writer, vectors: Tensor, width: int, keep: int = 1, echo: Echo | None = None
+) -> list[list[Candidate]]:
     """For each vector (n, d) its `keep` best texts."""
-    search = beam_search(writer, vectors, width, max(keep, 1))
+    search = beam_search(writer, vectors, width, max(keep, 1), echo)
     while True:
         try:
             next(search)
@@ -186,13 +215,13 @@ def write(writer: Writer, vectors: Tensor, width: int, keep: int = 1) -> list[li
             return found
 
 
-def written(writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig) -> Course:
+def written(writer: Writer, vectors: NDArray[np.float32], config: DecodeConfig, echo: Echo | None = None) -> Course:
     """Every state of one vector (1, d): words that stand, then masks to the expected length; at the end the texts."""
     vector = torch.from_numpy(np.ascontiguousarray(vectors)).to(writer.position.device)
     c, _ = writer.hear(vector)
     expected = int(median(writer.base.length_logits(c).float().log_softmax(1)))
     mask = writer.config.mask_id
-    search = beam_search(writer, vector, config.beams, config.n_best)
+    search = beam_search(writer, vector, config.beams, config.n_best, echo if config.echo else None)
     step = 0
     while True:
         try:

@@ -3,6 +3,7 @@
 model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
 surrogate.safetensors  those of the net that foresees vectors for it, if it has one
 writer.safetensors  those of the net that writes from left to right, if it has one
+echo.safetensors    those of the net that judges what was written, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
 README.md           model card
@@ -31,13 +32,15 @@ from unembed.data.shards import file_sha256
 from unembed.errors import CheckpointError, ConfigError
 from unembed.model.card import render_card
 from unembed.model.denoiser import Denoiser
+from unembed.model.echo import Echo
 from unembed.model.surrogate import Surrogate
 from unembed.model.writer import Writer
 
 FORMAT = 1
 SURROGATE = "surrogate.safetensors"
 WRITER = "writer.safetensors"
-BESIDE = (SURROGATE, WRITER)
+ECHO = "echo.safetensors"
+BESIDE = (SURROGATE, WRITER, ECHO)
 Dtype = Literal["bf16", "int8", "fp32"]
 DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
@@ -59,6 +62,7 @@ class Artifact:
     """What the card tells: data, metrics, examples."""
     surrogate: Surrogate | None = None
     writer: Writer | None = None
+    echo: Echo | None = None
     dtype: Dtype = "bf16"
     """How its numbers were kept on disk: kept so again, they stay the same to the bit."""
 
@@ -72,6 +76,8 @@ def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
         weights[SURROGATE] = artifact.surrogate.state_dict()
     if artifact.writer is not None:
         weights[WRITER] = artifact.writer.state_dict()
+    if artifact.echo is not None:
+        weights[ECHO] = artifact.echo.state_dict()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
         for part, named in weights.items():
@@ -116,15 +122,20 @@ def load(location: str | Path) -> Artifact:
     if SURROGATE in description["sha256"]:
         surrogate = Surrogate(net).eval()
         _fill(folder / SURROGATE, surrogate.load_state_dict)
+    for part, what in ((WRITER, "a writer"), (ECHO, "an echo")):
+        if part in description["sha256"] and surrogate is None:
+            raise CheckpointError(f"{folder} has {what} but no surrogate, which it needs: copy the folder again")
     writer = None
-    if WRITER in description["sha256"]:
-        if surrogate is None:
-            raise CheckpointError(f"{folder} has a writer but no surrogate, which it needs: copy the folder again")
+    if WRITER in description["sha256"] and surrogate is not None:
         writer = Writer(net, surrogate, sees=_has_sight(folder / WRITER)).requires_grad_(False).eval()
         _fill(folder / WRITER, writer.load_state_dict)
+    echo = None
+    if ECHO in description["sha256"] and surrogate is not None:
+        echo = Echo(net, surrogate).requires_grad_(False).eval()
+        _fill(folder / ECHO, echo.load_state_dict)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return Artifact(
-        net.eval(), tokenizer, config, encoder, description["info"], surrogate, writer, description["dtype"]
+        net.eval(), tokenizer, config, encoder, description["info"], surrogate, writer, echo, description["dtype"]
     )
 
 

@@ -52,6 +52,8 @@ def render_card(description: dict[str, Any]) -> str:
 HELPERS = {
     "writer": "writes texts from left to right, with the words and the conditioner of the inverter; it is what decodes "
     "unless another strategy is chosen. Shown a guess and its vector, it corrects it (`unembed invert --feedback`).",
+    "echo": "judges the texts that a writer has finished: a small copy of the encoder, learned from pairs, so that the "
+    "encoder need not be asked.",
     "surrogate": "foresees vectors: it steers texts while they are written, and encoder feedback takes fewer queries.",
 }
 

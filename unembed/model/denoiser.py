@@ -359,9 +359,14 @@ class Neighbours(nn.Module):
 
 
 def _gelu(x: Tensor) -> Tensor:
-    """GELU in its tanh form; without gradients on a CPU as x * sigmoid(...), which takes half the time of torch's."""
-    if not (torch.is_inference_mode_enabled() and x.is_cpu and x.dtype == torch.float32):
+    """GELU in its tanh form; without gradients on a CPU as x * sigmoid(...), which takes half the time of torch's.
+
+    In bf16 the exact form takes a fifth of the time and differs by less than the numbers do from their neighbours.
+    """
+    if not (torch.is_inference_mode_enabled() and x.is_cpu and x.dtype in (torch.float32, torch.bfloat16)):
         return F.gelu(x, approximate="tanh")
+    if x.dtype == torch.bfloat16:
+        return F.gelu(x)
     slope = 2 * math.sqrt(2 / math.pi)
     inner = (x * x).mul_(0.044715 * slope).add_(slope).mul_(x)
     return inner.sigmoid_().mul_(x)

@@ -12,7 +12,7 @@ from unembed.data.shards import sweep, write_whole
 from unembed.errors import CheckpointError
 from unembed.model.checkpoint import Progress
 
-PHASES = ("bag", "denoise", "correct", "surrogate", "write")
+PHASES = ("bag", "denoise", "correct", "surrogate", "echo", "write")
 
 
 def claim(folder: Path, config: Config, dataset: str, *, resume: bool, begun: bool) -> None:

@@ -65,12 +65,18 @@ class Surrogate(nn.Module):
 
     def foresee(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """Unit vectors (n, d) of texts of any length, on the CPU."""
-        device, found = self.project.weight.device, torch.empty(len(texts), self.project.out_features)
-        for first in range(0, len(texts), BATCH):
-            some = texts[first : first + BATCH]
-            lengths = torch.tensor([len(text) for text in some])
-            longest = int(lengths.max())
-            tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in some], device=device)
-            valid = torch.arange(longest) < lengths[:, None]
-            found[first : first + BATCH] = self(tokens, valid.to(device)).float().cpu()
-        return found
+        return foresee(self, texts, self.project.weight.device, self.project.out_features)
+
+
+def foresee(model: nn.Module, texts: Sequence[Sequence[int]], device: torch.device, dim: int) -> Tensor:
+    """What a surrogate or an echo says of texts of any length: unit vectors (n, dim), on the CPU."""
+    found = torch.empty(len(texts), dim)
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # so that little is padded
+    for first in range(0, len(texts), BATCH):
+        rows = order[first : first + BATCH]
+        lengths = torch.tensor([len(texts[row]) for row in rows])
+        longest = int(lengths.max())
+        tokens = torch.tensor([[*texts[row], *[0] * (longest - len(texts[row]))] for row in rows], device=device)
+        valid = torch.arange(longest) < lengths[:, None]
+        found[rows] = model(tokens, valid.to(device)).float().cpu()
+    return found

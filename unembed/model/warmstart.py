@@ -18,6 +18,7 @@ from unembed.model.denoiser import Block, Denoiser
 if TYPE_CHECKING:
     from unembed.data.dataset import Dataset
     from unembed.model.artifact import Artifact
+    from unembed.model.echo import Layer
 
 
 @torch.no_grad()
@@ -28,7 +29,7 @@ def from_minilm(net: Denoiser) -> None:
     zero the denoiser starts as exactly that network. [CLS] and [SEP] become the prefix tokens that carry the vector.
     """
     config = net.config
-    source = load_safetensors(minilm.read_verified(minilm.model_folder() / "model.safetensors"))
+    source = minilm_tensors()
     words = source["embeddings.word_embeddings.weight"]
     positions = source["embeddings.position_embeddings.weight"]
     ffn = source["encoder.layer.0.intermediate.dense.weight"].shape[0]
@@ -50,7 +51,7 @@ def from_minilm(net: Denoiser) -> None:
         torch.nn.init.zeros_(net.prefix_vector.bias)
     for number, block in enumerate(net.blocks):
         assert isinstance(block, Block)
-        _copy_block(block, source, f"encoder.layer.{number}.")
+        copy_block(block, source, f"encoder.layer.{number}.")
 
 
 @torch.no_grad()
@@ -84,7 +85,14 @@ def set_unigram(net: Denoiser, counts: npt.NDArray[np.int64]) -> None:
     net.bias[: len(counts)].copy_(torch.log(frequency / frequency.sum()))  # a mask of our own has no count
 
 
-def _copy_block(block: Block, source: dict[str, Tensor], prefix: str) -> None:
+def minilm_tensors() -> dict[str, Tensor]:
+    """The MiniLM encoder's weights, verified."""
+    return load_safetensors(minilm.read_verified(minilm.model_folder() / "model.safetensors"))
+
+
+@torch.no_grad()
+def copy_block(block: Block | Layer, source: dict[str, Tensor], prefix: str) -> None:
+    """Copy one of its layers."""
     for kind in ("weight", "bias"):
         parts = [source[f"{prefix}attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
         getattr(block.qkv, kind).copy_(torch.cat(parts))

@@ -44,6 +44,8 @@ class Hypothesis:
     """What made it: `answer`, `start`, `guided`, or a kind of change."""
     foreseen: Tensor | None = None
     """(d,): what the surrogate takes for its vector, where it was asked."""
+    echoed: Tensor | None = None
+    """(d,): the same of the echo, or of the surrogate where there is none."""
     parent: Hypothesis | None = None
     """Of a foreseen one, whose vector nobody has asked for: the real one that it was changed from."""
     slope: Tensor | None = None

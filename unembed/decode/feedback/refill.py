@@ -146,8 +146,8 @@ class Filler:
             soft = self._slopes.words[tokens]  # (n, L, d)
             wanted = torch.isin(at[:, 0], torch.tensor(guided)).nonzero()[:, 0]
             for some in torch.split(wanted, PLACES):
-                p = self._logits(hidden[some], tokens[at[some, 0]]).softmax(1)
-                soft[at[some, 0], at[some, 1]] = p @ self._slopes.words
+                p = self._logits(hidden[some], tokens[at[some, 0]]).float().softmax(1)
+                soft[at[some, 0], at[some, 1]] = (p @ self._slopes.words).float()
             texts = [soft[row, : len(batch[row].tokens)] for row in guided]
             slopes = self._slopes.at_words(texts, torch.stack([batch[row].target for row in guided]))
             by_row = dict(zip(guided, slopes, strict=True))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unembed.decode.config import DecodeConfig
     from unembed.decode.plan import Candidate
     from unembed.model.denoiser import Denoiser
+    from unembed.model.echo import Echo
     from unembed.model.surrogate import Surrogate
     from unembed.model.writer import Writer
 
@@ -79,6 +80,7 @@ class Runner:
         surrogate: Surrogate | None = None,
         words: Tensor | None = None,
         writer: Writer | None = None,
+        echo: Echo | None = None,
     ) -> None:
         """`words` as in `engine.decode`, of the same surrogate: they steer the first answers and what masks become.
 
@@ -88,7 +90,8 @@ class Runner:
         self._net, self._tokenizer, self._decoding, self._config = net, tokenizer, decoding, config
         self._writer = writer = None if writer is None else engine.light(writer, decoding.precision)
         self._words = words
-        self._foresight = Foresight(surrogate) if surrogate is not None and config.foresight else None
+        self._echo = echo = None if echo is None else engine.light_echo(echo, decoding.precision)
+        self._foresight = Foresight(surrogate, echo) if surrogate is not None and config.foresight else None
         self._slopes = _slopes(encoder, tokenizer, net.config.mask_id, config)
         self._composer = Composer(
             net, decoding, config, slopes=self._slopes, flips=self._uses("swaps"),
@@ -113,7 +116,7 @@ class Runner:
             part = vectors[first : first + size]
             plain = replace(self._decoding, n_best=self._config.starts if self._written else 1)
             decoded = engine.decode(
-                self._net, part, plain, batch_size=batch_size, words=self._words, writer=self._writer
+                self._net, part, plain, batch_size=batch_size, words=self._words, writer=self._writer, echo=self._echo
             )
             texts = list(decoded)
             answers = [found[0] for found in texts]
@@ -217,7 +220,9 @@ class Runner:
         for _ in range(self._config.depth):
             changes = self._composer.changes(pairs, self._config.variants, 1)
             texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in changes])
-            for one, (search, blank, kind, _) in zip(foresight.see(changes, texts), changes, strict=True):
+            with engine.inference(self._net, self._decoding.precision):
+                seen = foresight.see(changes, texts)
+            for one, (search, blank, kind, _) in zip(seen, changes, strict=True):
                 if one.text and not search.knows(one.text):
                     pools[id(search)].setdefault(one.text, (one, (search, blank, kind, one.parent)))
             for search, n in wanted:

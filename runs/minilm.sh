@@ -69,8 +69,8 @@ case "${1:-}" in
     no_page_faults
     unembed train "$2" --online --encoder minilm -o "$3/run" --resume --writer-of unembed/weights/minilm --steps "${STEPS:-1500}" \
       --set train.compile=true --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon \
-      --set train.lr=0.0005 --set train.muon_lr=0.0015 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
-      --set train.sampled_softmax=3072 --set train.validate_texts=512 --set train.validate_every=150 --set train.save_every=50 \
+      --set train.lr="${LR:-0.0005}" --set train.muon_lr="${MUON_LR:-0.0015}" --set train.warmup_steps=30 --set train.decay_share=0.8 \
+      --set train.ema=0.99 --set train.sampled_softmax=3072 --set train.validate_texts=512 --set train.validate_every=150 --set train.save_every=50 \
       --set train.guesses="${GUESSES:-0.5}" --set train.seed="${SEED:-0}" ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;

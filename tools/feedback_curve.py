@@ -50,10 +50,9 @@ from unembed.model.artifact import weights_hash  # noqa: E402
 Vectors = npt.NDArray[np.float32]
 
 BUDGETS = (10, 32, 100, 320)
-# Vec2Text's loop with a beam of 8: each is corrected into two texts a round, and the cosine alone decides.
+# Vec2Text's loop with a beam of 4: each is corrected into four texts a round, and the cosine alone decides.
 LOOP = {
-    "gradients": "off", "corrector": "only", "starts": 1, "population": 8, "proposals": 16, "likelihood_weight": 0.0,
-    "corrector_overshoot": 0.0, "foresight": False,
+    "gradients": "off", "corrector": "only", "population": 4, "likelihood_weight": 0.0, "foresight": False,
 }  # fmt: skip
 BLACK = {"gradients": "off"}
 ARMS: dict[str, dict[str, Any]] = {

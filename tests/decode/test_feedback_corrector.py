@@ -20,10 +20,10 @@ def correcting():
 def test_a_corrector_keeps_the_budget_and_gains(correcting, use):
     vectors, encoder = make_vectors(4), Small()
     plain = cosines(encoder, [one.text for one in correcting.invert(vectors)], vectors)
-    # Warm, because what has learned nothing corrects everything into the same few texts.
     settings = {"corrector": use, "proposals": 8, "population": 4, "temperature": 2.0}
     found = invert(correcting, vectors, encoder, **settings)
-    assert [one.queries for one in found] == [BUDGET] * 4
+    # A loop ends when all that it would ask about is known: what has learned nothing corrects everything alike.
+    assert all(one.queries == BUDGET if use == "auto" else 4 < one.queries <= BUDGET for one in found)
     assert all(one.cosine >= b - 1e-6 for one, b in zip(found, plain, strict=True))
     assert np.mean([one.cosine for one in found]) > np.mean(plain)
     assert found == invert(correcting, vectors, Small(), **settings)
@@ -43,18 +43,19 @@ def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text_that_corrects_one_
     shown = []
     real = author.go_on
 
-    def go_on(writer, blanks):
-        shown.extend((list(blank.tokens), blank.guess, blank.there) for blank in blanks)
-        real(writer, blanks)
+    def go_on(writer, vectors, beginnings, guess, width):
+        shown.extend(zip(beginnings, guess.tokens, guess.valid, guess.vectors, strict=True))
+        assert width == 3  # as many as the beam has
+        return real(writer, vectors, beginnings, guess, width)
 
     monkeypatch.setattr(author, "go_on", go_on)
     monkeypatch.setattr(compose, "change", None)  # nothing else is changed
     vectors, encoder = make_vectors(2), Small()
-    invert(correcting, vectors, encoder, corrector="only", population=3, proposals=6)
-    assert len(shown) >= BUDGET
-    for tokens, guess, there in shown:
+    invert(correcting, vectors, encoder, corrector="only", population=3)
+    assert len(shown) > 4
+    for tokens, words, valid, there in shown:
         assert tokens == []
-        (vector,) = encoder.encode([correcting.artifact.tokenizer.decode(list(guess))])
+        (vector,) = encoder.encode([correcting.artifact.tokenizer.decode(words[valid].tolist())])
         assert torch.allclose(there, torch.from_numpy(vector / np.linalg.norm(vector)), atol=1e-5)
 
 

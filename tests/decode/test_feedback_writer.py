@@ -10,8 +10,8 @@ from tests.decode.conftest import MAX_TOKENS, SPECIAL, make_inverter, make_vecto
 from tests.decode.test_feedback import Small
 from unembed.decode import DecodeConfig
 from unembed.decode.feedback import FeedbackConfig, author
-from unembed.decode.feedback.refill import Blank
 from unembed.inverter import Inverter
+from unembed.model.sight import guess_of
 
 
 @pytest.fixture(scope="module")
@@ -19,48 +19,49 @@ def writing():
     return make_inverter(foresees=True, writes=True)
 
 
-def blank(tokens, aim, u, temperature=1.0):
-    return Blank(list(tokens), [0.5] * len(tokens), torch.empty(0), u, temperature, aim=torch.from_numpy(aim))
-
-
 @torch.inference_mode()
 def test_the_rest_is_written_after_what_is_given(writing):
-    writer, vectors = writing.artifact.writer, make_vectors(3)
-    u = torch.from_numpy(np.random.default_rng(0).random((4, 1, MAX_TOKENS)))
-    blanks = [
-        blank([10, 11, 12], vectors[0], u[0]), blank([], vectors[1], u[1]), blank([20], vectors[2], u[2]),
-        blank(range(30, 30 + MAX_TOKENS), vectors[0], u[3]),
-    ]  # fmt: skip
-    author.go_on(writer, blanks)
-    assert blanks[0].tokens[:3] == [10, 11, 12]
-    assert len(blanks[1].tokens) >= 1
-    assert blanks[2].tokens[0] == 20
-    assert blanks[3].tokens == list(range(30, 30 + MAX_TOKENS))  # there is no room
-    for one in blanks:
-        assert len(one.tokens) == len(one.sure) <= MAX_TOKENS
-        assert not set(one.tokens) & set(SPECIAL)
-    alone = blank([20], vectors[2], u[2])
-    author.go_on(writer, [alone])
-    assert alone.tokens == blanks[2].tokens  # whoever else is at work
+    writer, vectors = writing.artifact.writer, torch.from_numpy(make_vectors(4))
+    full = list(range(30, 30 + MAX_TOKENS))
+    beginnings = [[10, 11, 12, 10], [], [20], full]
+    found = author.go_on(writer, vectors, beginnings, None, 3)
+    for texts, beginning in zip(found, beginnings, strict=True):
+        assert 1 <= len(texts) <= 3
+        assert len({one.tokens for one in texts}) == len(texts)
+        for one in texts:
+            assert list(one.tokens[: len(beginning)]) == beginning
+            assert 1 <= len(one.tokens) == len(one.confidence) <= MAX_TOKENS
+            assert not set(one.tokens) & set(SPECIAL)
+    assert [list(one.tokens) for one in found[3]] == [full]  # there is no room
+    (alone,) = author.go_on(writer, vectors[2:3], beginnings[2:3], None, 3)
+    assert [one.tokens for one in alone] == [one.tokens for one in found[2]]  # whoever else is at work
 
 
+@pytest.mark.parametrize("shown", [False, True])
 @torch.inference_mode()
-def test_nearly_without_temperature_it_takes_the_likeliest_words(writing):
-    writer, (vector,) = writing.artifact.writer, make_vectors(1, seed=3)
-    u = torch.full((1, MAX_TOKENS), 0.5)
-    one = blank([9, 17], vector, u, temperature=1e-3)
-    author.go_on(writer, [one])
-    given = torch.from_numpy(vector[None])
-    told, heard, _ = writer.listen(given)
-    for place in range(2, len(one.tokens)):
-        logits = writer.logits(writer(torch.tensor([one.tokens[:place]]), told), heard)[0, -1]
-        assert int(logits.argmax()) == one.tokens[place]
+def test_a_word_is_as_sure_as_the_writer_is_of_it_after_those_before(shown):
+    """Shortlists, what is kept of the words before, beginnings and copied words: all against one plain pass."""
+    writer = make_inverter(corrects=True).artifact.writer
+    vectors = torch.from_numpy(make_vectors(3, seed=3))
+    guess = guess_of([[9, 17, 9], [5, 6, 7, 8, 9, 10], [40]], torch.from_numpy(make_vectors(3, seed=4)))
+    found = author.go_on(writer, vectors, [[9, 17], [], [21]], guess if shown else None, 2)
+    for row, texts in enumerate(found):
+        mine = guess.rows(slice(row, row + 1)) if shown else None
+        for one in texts:
+            tokens = torch.tensor([one.tokens])
+            told, heard, seen = writer.listen(vectors[row : row + 1], mine)
+            hidden = writer(tokens, told, seen)
+            logits = writer.logits(hidden, heard)
+            if copied := writer.copies(told, tokens, hidden):
+                logits.scatter_add_(2, copied[0][:, None].expand(-1, logits.shape[1], -1), copied[1])
+            p = logits[0].softmax(1)[torch.arange(len(one.tokens)), tokens[0]]
+            assert np.allclose(one.confidence, p, rtol=2e-3, atol=1e-5)
 
 
 @torch.inference_mode()
 def test_it_judges_a_text_by_what_each_word_is_worth_after_those_before(writing):
     writer, vectors = writing.artifact.writer, torch.from_numpy(make_vectors(3))
-    texts = [[7, 8, 9, 7], [40], [11, 12, 13, 14, 15, 16]]
+    texts = [[7, 8, 9, 7], [40], [11, 12, 12, 12, 15, 16]]
     for vector, text, found in zip(vectors, texts, author.judge(writer, vectors, texts), strict=True):
         told, heard, _ = writer.listen(vector[None])
         p = writer.logits(writer(torch.tensor([text]), told), heard)[0].softmax(1)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from unembed.decode.plan import Candidate, Course, Stage, median
 from unembed.decode.strategies.base import State
-from unembed.model.writer import past_of
+from unembed.model.writer import Told, past_of
 from unembed.precision import product_dtype
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from unembed.decode.config import DecodeConfig
     from unembed.model.echo import Echo
+    from unembed.model.sight import Guess
     from unembed.model.writer import Writer
 
 # Words that may stand in a text.
@@ -42,7 +43,7 @@ POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
 PATIENCE = 2
 # An echo judges so many times as many texts as there are beams; its cosine takes the place of the surrogate's.
 HEARD, ECHO = 1, 30.0
-HEARD_AT_ONCE = 128
+HEARD_AT_ONCE = 32
 # Of so many times as many beams those go on that are likeliest, STEER x foreseen cosine so far included.
 MORE, STEER = 4, 5.0
 
@@ -113,27 +114,42 @@ class _Ended:
 class Shortlists:
     """The words that may stand in each text, those that its bag of words finds likeliest, and how likely they are."""
 
-    def __init__(self, writer: Writer, heard: Tensor, first: Tensor | None = None) -> None:
-        """`heard` (n, h) as the writer heard the vectors; `first` (n, k): words that head the lists, come what may."""
+    def __init__(self, writer: Writer, heard: Tensor, first: Tensor | None = None, size: int = SHORTLIST) -> None:
+        """`heard` (n, h) as the writer heard the vectors; `first` (n, k): words that head the lists, come what may.
+
+        Where one of these comes again its later places are never chosen.
+        """
         scores = writer.base.logits(heard).float()  # (n, vocab)
         if first is None:
-            self._kept, self._words = scores.topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
+            self._kept, self._words = scores.topk(min(size, writer.config.vocab_size - 1), dim=1)
         else:
-            likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
+            likely = scores.scatter(1, first, -torch.inf).topk(min(size, writer.config.vocab_size - 1), dim=1)
             self._words = torch.cat([first, likely.indices], 1)
-            self._kept = torch.cat([scores.gather(1, first), likely.values], 1)
+            again = (first[:, :, None] == first[:, None]).tril(-1).any(2)
+            self._kept = torch.cat([scores.gather(1, first).masked_fill(again, -torch.inf), likely.values], 1)
         # Under autocast it would else be converted at every place; once for all texts is less than once for each.
         words = writer.base.embed.weight
         self._table = words.to(product_dtype(words))[self._words]  # (n, S, width)
         self._writer, self.size = writer, self._words.shape[1]
 
-    def log_p(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Of the words and, last, of the end, at places (texts, places, width): (texts, places, S + 1)."""
+    def log_p(self, hidden: Tensor, rows: Tensor, copied: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Of the words and, last, of the end, at places (texts, places, width): (texts, places, S + 1).
+
+        `copied`: places of the lists (texts, k) and what a guess adds to them (texts, places, k).
+        """
         # One text after the other: the words of all that are left would first have to be copied together.
         each = [F.linear(one, self._table[row]) for one, row in zip(hidden, rows.tolist(), strict=True)]
         scores = torch.stack(each).float() + self._kept[rows, None]
         last = (hidden.float() @ self._writer.end + self._writer.end_bias)[..., None]
-        return torch.cat([scores, last], 2).log_softmax(2)
+        scores = torch.cat([scores, last], 2)
+        if copied is not None:
+            scores.scatter_add_(2, copied[0][:, None].expand_as(copied[1]), copied[1])
+        return scores.log_softmax(2)
+
+    def places_of(self, ids: Tensor) -> Tensor:
+        """Where these words (n, k) of each text's own stand in its list; the last place, the end's, if nowhere."""
+        there = self._words[:, :, None] == ids[:, None]  # (n, S, k)
+        return torch.where(there.any(1), there.int().argmax(1), self.size)
 
     def ids(self, rows: Tensor, places: Tensor) -> Tensor:
         """The words at these places of the lists, (texts, k); -1 is the end."""
@@ -141,15 +157,27 @@ class Shortlists:
 
 
 def beam_search(
-    writer: Writer, vectors: Tensor, width: int, keep: int, echo: Echo | None = None
+    writer: Writer,
+    vectors: Tensor,
+    width: int,
+    keep: int,
+    echo: Echo | None = None,
+    guess: Guess | None = None,
+    stems: Tensor | None = None,
 ) -> Generator[Standing, None, list[list[Candidate]]]:
-    """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts."""
+    """After each word what stands of the texts at work; at the end, for each vector (n, d), `keep` texts.
+
+    With a `guess` these are corrections of it; with `stems` (n, L) they begin with those words, up to the first -1.
+    """
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
-    given, heard, past = writer.listen(vectors)
-    told, lists = given, Shortlists(writer, heard)  # `told`: of every beam
-    lengths = writer.base.length_logits(given.c).float().log_softmax(1)  # (n, longest + 1)
-    expected = median(lengths)[:, 0]
-    aims = F.normalize(vectors.float(), dim=1)
+    given, heard, past = writer.listen(vectors, guess)
+    told, lists = given, Shortlists(writer, heard, _to_head(guess, stems))  # `told`: of every beam
+    copied_at = None if given.copied is None else lists.places_of(given.copied.words)
+    stem_at = None if stems is None else lists.places_of(stems)
+    begun = torch.zeros(n, dtype=torch.long, device=device) if stems is None else (stems >= 0).sum(1)
+    lengths = writer.base.length_logits(writer.hear(vectors)[0]).float().log_softmax(1)  # (n, longest + 1)
+    expected = torch.maximum(median(lengths)[:, 0], begun)
+    aims = F.normalize(given.aims.float(), dim=1)
     ended = _Ended.none(n, keep if echo is None else max(keep, HEARD * width), longest, device)
 
     rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
@@ -159,7 +187,9 @@ def beam_search(
     for length in range(longest + 1):
         hidden, past = writer.next_place(x, said, told, length, past)
         if length < longest:
-            log_p = lists.log_p(hidden, rows)  # (texts, live, S + 1)
+            log_p = lists.log_p(hidden, rows, _copies(writer, told, tokens, hidden, copied_at, rows))
+            if stem_at is not None and length < stem_at.shape[1]:
+                log_p = _only(log_p, stem_at[rows, length], length < begun[rows])
         if length:
             # A text of the longest kind just ends: the writer has not learned of its end.
             total = totals + log_p[..., -1] if length < longest else totals
@@ -196,6 +226,29 @@ def beam_search(
     return [found[:keep] for found in ended.candidates()]
 
 
+def _to_head(guess: Guess | None, stems: Tensor | None) -> Tensor | None:
+    """Words that shortlists must hold."""
+    words = [] if guess is None else [guess.tokens]
+    if stems is not None:
+        words.append(stems.clamp(min=0))
+    return torch.cat(words, 1) if words else None
+
+
+def _only(log_p: Tensor, words: Tensor, where: Tensor) -> Tensor:
+    """No word but one of each text's, and no end, where texts (texts, beams, S + 1) have words given."""
+    others = torch.arange(log_p.shape[2], device=log_p.device) != words[:, None]
+    return log_p.masked_fill((others & where[:, None])[:, None], -torch.inf)
+
+
+def _copies(
+    writer: Writer, told: Told, tokens: Tensor, hidden: Tensor, at: Tensor | None, rows: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """What a guess adds at the next place of all beams, as `Shortlists.log_p` takes it."""
+    texts, live, length = tokens.shape
+    found = writer.copies(told, tokens.view(texts * live, length), hidden.reshape(texts * live, 1, -1), length)
+    return None if found is None or at is None else (at[rows], found[1].view(texts, live, -1))
+
+
 def _cosines(said: Tensor, aims: Tensor) -> Tensor:
     """Of what beams have said (texts, beams, d) with where they are to arrive (texts, d)."""
     cosines: Tensor = (said @ aims[..., None])[..., 0] / said.norm(dim=2).clamp(min=1e-6)
@@ -203,10 +256,16 @@ def _cosines(said: Tensor, aims: Tensor) -> Tensor:
 
 
 def write(
-    writer: Writer, vectors: Tensor, width: int, keep: int = 1, echo: Echo | None = None
+    writer: Writer,
+    vectors: Tensor,
+    width: int,
+    keep: int = 1,
+    echo: Echo | None = None,
+    guess: Guess | None = None,
+    stems: Tensor | None = None,
 ) -> list[list[Candidate]]:
-    """For each vector (n, d) its `keep` best texts."""
-    search = beam_search(writer, vectors, width, max(keep, 1), echo)
+    """For each vector (n, d) its `keep` best texts; the rest as in `beam_search`."""
+    search = beam_search(writer, vectors, width, max(keep, 1), echo, guess, stems)
     while True:
         try:
             next(search)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import ModelConfig
-from unembed.model.denoiser import Denoiser
+from unembed.model.denoiser import Denoiser, softmax
 from unembed.model.surrogate import Surrogate, foresee
 
 # Which of the encoder's six layers it begins with: those that hear words and those that make the vector.
@@ -111,7 +111,7 @@ class Layer(nn.Module):
         q, k, v = self.qkv(x).view(n, longest, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         # Written out: at these lengths the fused kernel's backward pass is ten times slower on a CPU.
         scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
-        mixed = scores.masked_fill(~there[:, None, None], -1e9).softmax(-1) @ v
+        mixed = softmax(scores.masked_fill(~there[:, None, None], -1e9)) @ v
         x = self.norm1(x + self.out(mixed.transpose(1, 2).reshape(n, longest, width)))
         found: Tensor = self.norm2(x + self.down(F.gelu(self.up(x))))
         return found

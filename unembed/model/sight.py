@@ -88,7 +88,7 @@ class Seen(NamedTuple):
 
     aims: Tensor  # (n, d)
     past: list[tuple[Tensor, ...]]
-    """For every block keys and values (m, n, width) and which places are none (m, n)."""
+    """For every block keys and values (n, heads, m, d) and which places are none (n, m)."""
     c: Tensor  # (n, width) added to the condition
     placed: Tensor  # (n, width) added to every place
     spoken: Tensor  # (n, width) added to what is said at every place
@@ -101,7 +101,7 @@ class Sight(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, dim = config.width, config.vector_dim
-        self.end_id = config.vocab_size
+        self.end_id, self.heads = config.vocab_size, config.heads
         self.before = nn.Linear(width, width, bias=False)  # the word before a word of the guess
         self.after = nn.Linear(width, width, bias=False)  # ... and behind it
         self.mark = nn.Parameter(torch.zeros(width))
@@ -142,11 +142,10 @@ class Sight(nn.Module):
         lies = torch.cat([meanings * (aims * scale)[:, None], meanings * gap[:, None]], 2)
         x = words + self.before(F.pad(words, (0, 0, 1, 0))[:, :-1]) + self.after(F.pad(words, (0, 0, 0, 1))[:, 1:])
         x = self.norm(x + self.mark + position[1 : 1 + words.shape[1]] + self.worth(lies))
-        none = ~guess.valid.T
         past: list[tuple[Tensor, ...]] = []
         for layer in self.shown:
-            keys, values = layer(x).transpose(0, 1).chunk(2, 2)
-            past.append((keys.contiguous(), values.contiguous(), none))
+            keys, values = layer(x).view(*x.shape[:2], 2, self.heads, -1).permute(2, 0, 3, 1, 4).contiguous()
+            past.append((keys, values, ~guess.valid))
         both = torch.cat([there * some * scale, gap], 1)
         heeded = CALM * (self.heed(both) + self.heed_shortcut(both)) * some
         foreseen = F.normalize((meanings * guess.valid[..., None]).sum(1), dim=1)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from unembed.model.denoiser import Denoiser
 
-BATCH = 256
+BATCH = 64
 
 
 class Surrogate(nn.Module):

@@ -27,14 +27,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import ModelConfig
-from unembed.model.denoiser import Block, Denoiser, time_features
+from unembed.model.denoiser import Block, Denoiser, softmax, time_features
 from unembed.model.sight import Copied, Guess, Seen, Sight
 from unembed.model.surrogate import Surrogate
 
 Past = tuple[Tensor, ...]
-"""Keys and values of the places so far, (places, n, width) each: so that one more place is a plain copy.
+"""Keys and values of the places so far, (n, heads, places, d) each.
 
-Where a guess stands before them, a third says which of its places (m, n) are none."""
+In this order in memory: products of other views take seven times as long. Where a guess stands before them, a third
+says which of its places (n, m) are none."""
 
 # Texts whose logits are computed together in training: times 24 places and 6,000 candidates, 14 MB.
 PART_TEXTS = 24
@@ -76,29 +77,22 @@ class CausalBlock(Block):
     def forward(self, x: Tensor, modulation: Tensor, past: Past | None = None) -> tuple[Tensor, Past | None]:  # type: ignore[override]
         """New places (n, T, width) after those of `past`, and keys and values of them all (none while it learns)."""
         modulation = modulation[:, None]
-        qkv = self._linear(self._before_mixing(x, modulation), self.qkv)
-        q, k, v = self._heads(qkv)
-        if self.training:
-            if past is not None:
-                k, v = (torch.cat([self._split(a), b], 2) for a, b in zip(past, (k, v), strict=False))
-        else:
-            _, *parts = qkv.transpose(0, 1).chunk(3, 2)
-            new = (parts[0].contiguous(), parts[1].contiguous())  # (T, n, width); else `cat` is ten times slower
-            past = new if past is None else (torch.cat([past[0], new[0]]), torch.cat([past[1], new[1]]), *past[2:])
-            k, v = self._split(past[0]), self._split(past[1])
+        q, k, v = self._heads(self._linear(self._before_mixing(x, modulation), self.qkv))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        elif not self.training:
+            k, v = k.contiguous(), v.contiguous()
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (n, heads, T, past + T)
         if q.shape[2] > 1:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device)
             scores = scores.masked_fill(later.triu(1 + k.shape[2] - q.shape[2]), -1e9)
         if past is not None and len(past) > 2:  # a guess may be shorter than others
-            none = F.pad(past[2].T, (0, k.shape[2] - len(past[2])))
+            none = F.pad(past[2], (0, k.shape[2] - past[2].shape[1]))
             scores = scores.masked_fill(none[:, None, None], -1e9)
-        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
-        return self._after_mixing(x, mixed, modulation), past
-
-    def _split(self, known: Tensor) -> Tensor:
-        """(places, n, width) -> (n, heads, places, d)."""
-        return known.view(*known.shape[:2], self.heads, -1).permute(1, 2, 0, 3)
+        mixed = (softmax(scores) @ v).transpose(1, 2).reshape(x.shape)
+        # Nothing is kept where nothing is written: a graph of gradients would hang on it.
+        kept = None if self.training else (k, v) if past is None else (k, v, *past[2:])
+        return self._after_mixing(x, mixed, modulation), kept
 
 
 class Writer(nn.Module):
@@ -165,22 +159,11 @@ class Writer(nn.Module):
 
     def forward(self, tokens: Tensor, told: Told, seen: list[Past] | None = None) -> Tensor:
         """Every place of texts (n, L) and the one behind their last word: (n, L + 1, width)."""
-        return self._all_places(tokens, told, seen)[0]
-
-    def begin(self, tokens: Tensor, told: Told, past: list[Past] | None) -> tuple[Tensor, Tensor, list[Past]]:
-        """Behind a beginning (n, L): hidden states of the next place (n, 1, width), what was said (n, 1, d), the past.
-
-        Not for training.
-        """
-        hidden, said, past = self._all_places(tokens, told, past)
-        return hidden[:, -1:], said[:, -1:], past
-
-    def _all_places(self, tokens: Tensor, told: Told, past: list[Past] | None) -> tuple[Tensor, Tensor, list[Past]]:
         said = F.pad(self.meanings[tokens].cumsum(1), (0, 0, 1, 0))  # (n, L + 1, d), without the word of the place
         x = torch.cat([self.start.expand(len(tokens), 1, -1), self.before(self.base.embed(tokens).detach())], 1)
         account = self.reckon(said, told.aims)
-        x, past = self.through(self.place(x, account, 0), told, past)
-        return self.speak(x[:, self.config.prefix_tokens :], account, told), said, past
+        x, _ = self.through(self.place(x, account, 0), told, seen)
+        return self.speak(x[:, self.config.prefix_tokens :], account, told)
 
     def reckon(self, said: Tensor, aims: Tensor) -> Tensor:
         """What the words so far (n, T, d) have said, and the part of the aims (n, d) that points elsewhere."""
@@ -244,7 +227,7 @@ class Writer(nn.Module):
 
 def past_of(past: list[Past], rows: Tensor) -> list[Past]:
     """The past of some beams."""
-    return [tuple(part.index_select(1, rows) for part in known) for known in past]
+    return [tuple(part.index_select(0, rows) for part in known) for known in past]
 
 
 def targets_of(tokens: Tensor, lengths: Tensor, end: int, longest: int) -> tuple[Tensor, Tensor]:

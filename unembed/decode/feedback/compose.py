@@ -26,6 +26,7 @@ from unembed.decode.feedback.propose import (
 )
 from unembed.decode.feedback.refill import Blank, Filler
 from unembed.errors import ConfigError
+from unembed.model.sight import guess_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
 
 # Passes in which the masks of a text of another length are filled.
 START_PASSES = 4
+# The writer goes on with a text in so many ways, and writes it anew in so many.
+BEAMS = {"tail": 4, "rewrite": 8}
+# It corrects a text as if the vector lay so many distances between the two further away, each time another of these:
+# what beams find for the same vector is always the same.
+DISTANCES = (0.3, 0.0, 0.6, 1.0)
+# So many texts of a population are written anew in a round.
+REWRITTEN = 2
 # So many words are weighed for every place of a text that has a gradient.
 WORDS = 400
 
@@ -76,6 +84,7 @@ class Composer:
         self._author = writer if config.writer or config.corrector == "only" else None
         self._corrects = sees and self._author is not None and config.corrector != "off"
         self._kinds = CORRECTIONS if config.corrector == "only" else KINDS
+        self._beams = {"rewrite": config.population} if config.corrector == "only" else BEAMS
         if flips:
             self._kinds = {**self._kinds, **FLIPS}
         if self._author is not None and config.corrector != "only":
@@ -84,22 +93,16 @@ class Composer:
         self._filler = Filler(net, decoding.repeat_penalty, slopes, beside, config.steering)
 
     def changes(self, pairs: list[tuple[Search, Hypothesis]], variants: int, passes: int) -> list[Change]:
-        """A change of each parent, its masks filled in so many ways."""
+        """A change of each parent, its masks filled in so many ways; or what the writer makes of it."""
         changes: list[Change] = []
         owners: list[int] = []
+        begun: list[Change] = []  # the writer goes on with them
         model, config = self._net.config, self._config
         for owner, (search, parent) in enumerate(pairs):
             kind = draw_kind(self._kinds, search.rng)
-            if kind in TAILS:
+            if kind in BEAMS:
                 count = beginning(parent, kind, search.rng)
-                for _ in range(variants):
-                    u = torch.from_numpy(search.rng.random((1, model.max_tokens)))
-                    blank = Blank(
-                        list(parent.tokens[:count]), list(parent.confidence[:count]), torch.empty(0), u,
-                        config.temperature * search.heat,
-                    )  # fmt: skip
-                    changes.append((search, blank, kind, parent))
-                    owners.append(owner)
+                begun.append((search, _blank(parent.tokens[:count], parent.confidence[:count]), kind, parent))
                 continue
             draft = change(parent, kind, model.mask_id, model.max_tokens, search.rng)
             for _ in range(variants if model.mask_id in draft.tokens else 1):
@@ -110,28 +113,58 @@ class Composer:
                     blank.push = config.swap_scale * parent.slope[draft.aligned]
                 changes.append((search, blank, kind, parent))
                 owners.append(owner)
-        if changes:
-            with inference(self._net, self._decoding.precision):
+        with inference(self._net, self._decoding.precision):
+            if changes:
                 conditions = list(self._aimed(pairs))
                 for (_, blank, _, _), owner in zip(changes, owners, strict=True):
                     blank.c = conditions[owner]  # the same object for all variants: they share a pass
                 self._steer(changes)
-                self._filler.fill([blank for _, blank, kind, _ in changes if kind not in TAILS], passes)
-                self._go_on([change for change in changes if change[2] in TAILS])
-        return changes
+                self._filler.fill([blank for _, blank, _, _ in changes], passes)
+            return changes + self._go_on(begun, config.population if config.corrector == "only" else variants)
 
-    def _go_on(self, tails: list[Change]) -> None:
-        """Let the writer write the rest, for vectors beyond the targets, or as a correction of the parents."""
-        if not tails or self._author is None:
-            return
-        target, there = self._ends([(search, parent) for search, _, _, parent in tails])
-        beyond = self._config.corrector_overshoot if self._corrects else self._config.overshoot
-        aims, seen = self._given(_beyond(target, there, beyond)), self._given(there)
-        for (_, blank, _, parent), aim, vector in zip(tails, aims, seen, strict=True):
-            blank.aim = aim
-            if self._corrects:
-                blank.guess, blank.there = parent.tokens, vector
-        author.go_on(self._author, [blank for _, blank, _, _ in tails])
+    def rewrites(self, active: list[Search]) -> list[Change]:
+        """The best texts of each population that were not yet rewritten so often, written anew in several ways."""
+        if not self._corrects or self._config.corrector == "only":
+            return []
+        begun: list[Change] = []
+        for search in active:
+            fresh = [one for one in search.population if one.rewritten < len(DISTANCES)]
+            begun += [(search, _blank((), ()), "rewrite", one) for one in fresh[:REWRITTEN]]
+        with inference(self._net, self._decoding.precision):
+            return self._go_on(begun, max(self._beams.values()))
+
+    def _go_on(self, begun: list[Change], most: int) -> list[Change]:
+        """At most so many texts with each of these beginnings, as corrections of the parents where that was learned."""
+        if not begun or self._author is None:
+            return []
+        target, there = self._ends([(search, parent) for search, _, _, parent in begun])
+        beyond, guess = np.full((len(begun), 1), self._config.overshoot, np.float32), None
+        if self._corrects:
+            guess = guess_of([list(parent.tokens) for *_, parent in begun], torch.from_numpy(there))
+            beyond = np.array([[self._distance(*one)] for one in begun], np.float32)
+        aims = self._given(_beyond(target, there, beyond))
+        guess = guess and guess.to(aims.device)
+        found: list[Change] = []
+        for kind, width in self._beams.items():
+            at = [k for k, one in enumerate(begun) if one[2] == kind]
+            if at:
+                rows = torch.tensor(at, device=aims.device)
+                stems = [begun[k][1].tokens for k in at]
+                shown = None if guess is None else guess.rows(rows)
+                texts = author.go_on(self._author, aims[rows], stems, shown, width)
+                for k, some in zip(at, texts, strict=True):
+                    search, _, _, parent = begun[k]
+                    found += [(search, _blank(one.tokens, one.confidence), kind, parent) for one in some[:most]]
+        return found
+
+    def _distance(self, search: Search, _: Blank, kind: str, parent: Hypothesis) -> float:
+        """How far beyond the target the vector of a correction lies; a text that is written anew has each in turn."""
+        if self._config.corrector == "only":
+            return 0.0
+        if kind != "rewrite":
+            return float(search.rng.choice(DISTANCES))
+        parent.rewritten += 1
+        return DISTANCES[(parent.rewritten - 1) % len(DISTANCES)]
 
     def _steer(self, drafts: Sequence[Filled]) -> None:
         """Tell the filler where texts are to arrive, and by how much the surrogate is wrong about their parents."""
@@ -225,7 +258,14 @@ class Composer:
             blank.sure = list(sure)
 
 
-def _beyond(target: NDArray[np.float32], there: NDArray[np.float32], distances: float) -> NDArray[np.float32]:
+def _blank(tokens: Sequence[int], sure: Sequence[float]) -> Blank:
+    """Nothing to fill."""
+    return Blank(list(tokens), list(sure), torch.empty(0), torch.empty(0), 1.0)
+
+
+def _beyond(
+    target: NDArray[np.float32], there: NDArray[np.float32], distances: float | NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Unit vectors that lie further from the parents than the targets do."""
     aim: NDArray[np.float32] = target + distances * (target - there)
     aim /= np.linalg.norm(aim, axis=1, keepdims=True)

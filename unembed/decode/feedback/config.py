@@ -37,8 +37,6 @@ class FeedbackConfig:
     """At which tokens are drawn for masked positions."""
     overshoot: float = 1.5
     """Masks are filled as if the vector lay so much further away from the parent's than it does, in distances."""
-    corrector_overshoot: float = 0.3
-    """The same for a writer that is shown the parent anyway."""
     likelihood_weight: float = 0.01
     """Weight of the mean log-probability of the tokens beside the cosine, when it is decided what lives on."""
     foresight: bool = True
@@ -66,7 +64,7 @@ class FeedbackConfig:
             _whole(name, getattr(self, name), 1)
         _whole("seed", self.seed, 0)
         _within("temperature", self.temperature, MIN_TEMPERATURE, math.inf)
-        for name in ("overshoot", "corrector_overshoot", "likelihood_weight", "steering", "swap_scale", "guide_scale"):
+        for name in ("overshoot", "likelihood_weight", "steering", "swap_scale", "guide_scale"):
             _within(name, getattr(self, name), 0, math.inf)
         _one_of("gradients", self.gradients, ("auto", "off", "swaps", "guidance", "all"))
         _one_of("corrector", self.corrector, ("auto", "off", "only"))

@@ -19,8 +19,8 @@ KINDS = {
     "delete": 1.5, "shrink": 1.0, "move": 1.0, "swap": 1.0,
 }  # fmt: skip
 """Kinds of change and how often each is drawn."""
-TAILS = {"tail": 4.0, "rewrite": 1.0}
-"""Where there is a writer: the rest of a text is written anew from some place on, or all of it."""
+TAILS = {"tail": 4.0}
+"""Where there is a writer: the rest of a text is written anew from some place on."""
 CORRECTIONS = {"rewrite": 1.0}
 """Those of Vec2Text's loop: the whole text is written anew, by a writer that sees what it corrects."""
 FLIPS = {"flip": 6.0}
@@ -48,6 +48,8 @@ class Hypothesis:
     """(d,): the same of the echo, or of the surrogate where there is none."""
     parent: Hypothesis | None = None
     """Of a foreseen one, whose vector nobody has asked for: the real one that it was changed from."""
+    rewritten: int = 0
+    """How often the writer has written it anew."""
     slope: Tensor | None = None
     """(L, d): gradient of the cosine near this text, where it was asked for."""
     fit: NDArray[np.float32] | None = None

@@ -41,12 +41,6 @@ class Blank:
     """(dim,): by how much the surrogate is wrong near this text; its words are then steered to the target."""
     gradients: int = 0
     """Backward passes it took."""
-    aim: Tensor | None = None
-    """(dim,): its tokens are only a beginning, and the writer goes on from there, for this vector."""
-    guess: tuple[int, ...] = ()
-    """A text that the writer is shown, to write what is right instead."""
-    there: Tensor | None = None
-    """(dim,): the vector of the guess."""
 
 
 class Filler:

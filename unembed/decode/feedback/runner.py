@@ -217,8 +217,10 @@ class Runner:
         best: dict[int, list[tuple[Hypothesis, Filled]]] = {}
         count = self._config.drafts
         pairs = [(search, one) for search, n in wanted for one in self._parents(search, count * n)]
-        for _ in range(self._config.depth):
+        for depth in range(self._config.depth):
             changes = self._composer.changes(pairs, self._config.variants, 1)
+            if not depth:
+                changes += self._composer.rewrites([search for search, _ in wanted])
             texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in changes])
             with engine.inference(self._net, self._decoding.precision):
                 seen = foresight.see(changes, texts)
@@ -232,9 +234,9 @@ class Runner:
         return [filled for search, _ in wanted for _, filled in best[id(search)]]
 
     def _parents(self, search: Search, count: int) -> list[Hypothesis]:
-        """Whom to change; in Vec2Text's loop every one of the beam as often."""
+        """Whom to change; in Vec2Text's loop every one of the beam."""
         if self._config.corrector == "only":
-            return [search.population[k % len(search.population)] for k in range(count)]
+            return list(search.population)
         return [draw_parent(search.population, search.rng) for _ in range(count)]
 
     def _differentiate(self, active: list[Search]) -> None:

@@ -109,7 +109,8 @@ def test_feedback_pays_and_keeps_its_budget(inverter, encoder, vectors, gradient
 def test_round_trip_with_feedback_on_the_command_line(capsys):
     assert main(["invert", TEXTS[0], "--feedback", "--budget", "12", "--gradients", "off", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["encoder_calls"] == told["inversion"]["queries"] == 12
+    assert told["encoder_calls"] == told["inversion"]["queries"] <= 12
+    assert told["encoder_calls"] == 12 or told["cosine"] > 1 - 1e-5  # found before that
     assert told["cosine"] == pytest.approx(told["inversion"]["cosine"], abs=1e-3)
     assert main(["invert", TEXTS[0], "--budget", "12"]) == 2
     assert "--feedback" in capsys.readouterr().err

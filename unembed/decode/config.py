@@ -43,7 +43,7 @@ class DecodeConfig:
     """`writer`: from left to right by the inverter's writer. Or which masked positions the denoiser reveals at each
     step: a name from `strategies.names()`. `auto`: the writer, unless there is none or a setting of the denoiser is
     given; then `confidence`."""
-    beams: int = 4
+    beams: int = 8
     """`writer`: texts that are written side by side; more find likelier ones, in more time."""
     echo: bool = True
     """`writer`: choose among what the beams have written by the inverter's echo, where it has one."""

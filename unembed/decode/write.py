@@ -114,16 +114,16 @@ class _Ended:
 class Shortlists:
     """The words that may stand in each text, those that its bag of words finds likeliest, and how likely they are."""
 
-    def __init__(self, writer: Writer, heard: Tensor, first: Tensor | None = None, size: int = SHORTLIST) -> None:
+    def __init__(self, writer: Writer, heard: Tensor, first: Tensor | None = None) -> None:
         """`heard` (n, h) as the writer heard the vectors; `first` (n, k): words that head the lists, come what may.
 
         Where one of these comes again its later places are never chosen.
         """
         scores = writer.base.logits(heard).float()  # (n, vocab)
         if first is None:
-            self._kept, self._words = scores.topk(min(size, writer.config.vocab_size - 1), dim=1)
+            self._kept, self._words = scores.topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
         else:
-            likely = scores.scatter(1, first, -torch.inf).topk(min(size, writer.config.vocab_size - 1), dim=1)
+            likely = scores.scatter(1, first, -torch.inf).topk(min(SHORTLIST, writer.config.vocab_size - 1), dim=1)
             self._words = torch.cat([first, likely.indices], 1)
             again = (first[:, :, None] == first[:, None]).tril(-1).any(2)
             self._kept = torch.cat([scores.gather(1, first).masked_fill(again, -torch.inf), likely.values], 1)
@@ -175,7 +175,8 @@ def beam_search(
     copied_at = None if given.copied is None else lists.places_of(given.copied.words)
     stem_at = None if stems is None else lists.places_of(stems)
     begun = torch.zeros(n, dtype=torch.long, device=device) if stems is None else (stems >= 0).sum(1)
-    lengths = writer.base.length_logits(writer.hear(vectors)[0]).float().log_softmax(1)  # (n, longest + 1)
+    plain = given.c if guess is None else writer.hear(vectors)[0]
+    lengths = writer.base.length_logits(plain).float().log_softmax(1)  # (n, longest + 1)
     expected = torch.maximum(median(lengths)[:, 0], begun)
     aims = F.normalize(given.aims.float(), dim=1)
     ended = _Ended.none(n, keep if echo is None else max(keep, HEARD * width), longest, device)

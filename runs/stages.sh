@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # The first weights in the history were those of another net (without shortcuts), not a stage of these.
-for commit in $(git log --reverse --format=%h c998994.. -- unembed/weights/minilm/model.safetensors); do
+for commit in $(git log --reverse --format=%h c998994.. -- unembed/weights/minilm/{model,writer,echo}.safetensors); do
   mkdir -p "$1/$commit"
   git archive "$commit" unembed/weights/minilm | tar x -C "$1/$commit" --strip-components=3
 done

@@ -35,13 +35,16 @@ def test_a_learning_curve_is_measured_and_drawn_again_from_what_was_kept(tmp_pat
     kept = json.loads(data.read_text())
     (stage,) = kept["stages"]
     assert kept["n"] == stage["metrics"]["token_f1"]["n"] == 3
-    assert stage["texts"] == unembed.load().artifact.info["data"]["texts seen"]
+    info = unembed.load().artifact.info
+    seen = info["data"]["texts seen"] + info["writer"]["data"]["texts seen"]
+    assert stage["texts"] == seen
+    assert stage["metrics"]["bleu_text"]["value"] > 1
     assert 0 < stage["metrics"]["cosine"]["value"] <= 1
     assert stage["entropy"]["0.15"] < stage["entropy"]["1"]
     assert first.read_text() == again.read_text()
     stage["texts"] = 7  # what is kept is not measured again, unless on other texts
     data.write_text(json.dumps(kept))
-    for n, texts in (("3", 7), ("2", unembed.load().artifact.info["data"]["texts seen"])):
+    for n, texts in (("3", 7), ("2", seen)):
         command = [*measured[:-1], n, "--data", data, "-o", again]
         assert learning_curve.main([str(word) for word in command]) == 0
         assert [stage["texts"] for stage in json.loads(data.read_text())["stages"]] == [texts]

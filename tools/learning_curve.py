@@ -4,8 +4,9 @@
     python tools/learning_curve.py /tmp/stages/* --dataset D --data results/learning_curve.json -o CHART.svg
     python tools/learning_curve.py --data results/learning_curve.json -o docs/images/learning_curve.svg
 
-All stages are measured on the same validation texts, from nothing but masks and at unknown length; one whose numbers on
-these texts are kept already is not measured again. Without inverters the chart is drawn anew from what is kept.
+All stages are measured on the same validation texts, at unknown length, with today's decoding: by the denoiser, from
+the stage on that has one by the writer, and then with the echo. One whose numbers on these texts are kept already is
+not measured again. Without inverters the chart is drawn anew from what is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from unembed.data.dataset import Dataset, Examples  # noqa: E402
 from unembed.data.shards import write_whole  # noqa: E402
 from unembed.measure import provenance  # noqa: E402
 from unembed.measure.bootstrap import estimate  # noqa: E402
-from unembed.measure.metrics import token_f1  # noqa: E402
+from unembed.measure.metrics import Bleu, cosine, score_texts  # noqa: E402
 from unembed.measure.plot import Point, Series, line_chart  # noqa: E402
 from unembed.model import batches, objective  # noqa: E402
 
 LEVELS = (1.0, 0.5, 0.15)
-CURVES = {"token_f1": "token F1", "cosine": "cosine"}
+CURVES = {"cosine": "cosine", "token_f1": "token F1", "bleu_text": "BLEU of each text / 100"}
+SCALES = {"bleu_text": 0.01}
 
 
 def main(arguments: list[str]) -> int:
@@ -79,22 +81,24 @@ def measure(folder: Path, examples: Examples, seed: int) -> dict[str, Any]:
     """Scores of one stage with their intervals, and its cross-entropy at three noise levels."""
     inverter = unembed.load(folder)
     encoder = unembed.encoder(inverter.encoder.spec)
-    targets = examples.vectors.astype(np.float32)
-    found = inverter.invert(targets)
-    seen = encoder.encode([one.text for one in found])
-    cosine = (seen * targets).sum(1) / np.linalg.norm(seen, axis=1) / np.linalg.norm(targets, axis=1)
-    f1 = [token_f1(a.tolist(), list(b.tokens)) for a, b in zip(examples.tokens, found, strict=True)]
-    columns = {"token_f1": np.array(f1), "cosine": cosine}
-    columns = {name: np.stack([values, np.ones(len(values))], 1) for name, values in columns.items()}
+    found = inverter.invert(examples.vectors.astype(np.float32))
+    texts, tokens = [one.text for one in found], [list(one.tokens) for one in found]
+    scored = score_texts(examples.texts, texts, [row.tolist() for row in examples.tokens], tokens, Bleu())
+    columns = {name: scored[name] for name in ("token_f1", "bleu_text")}
+    near = cosine(encoder.encode(texts), examples.vectors)
+    columns["cosine"] = np.stack([near, np.ones(len(near))], 1)
     batch = batches.collate(examples.tokens, examples.vectors)
     entropy = {
         f"{level:g}": objective.validation_entropy(inverter.artifact.net, batch, level, seed) for level in LEVELS
     }
-    data = inverter.artifact.info["data"]
+    parts = [inverter.artifact.info["data"]]  # the denoiser's, and then the writer's on top of it
+    if inverter.artifact.writer is not None:
+        written = inverter.artifact.info["writer"]
+        parts.append({**written["data"], "seconds": written["seconds"]})
     return {
         "inverter": folder.name,
-        "texts": data["texts seen"],
-        "seconds": data["seconds"],
+        "texts": sum(part["texts seen"] for part in parts),
+        "seconds": sum(part["seconds"] for part in parts),
         "metrics": {key: asdict(value) for key, value in estimate(columns, resamples=1000, seed=seed).items()},
         "entropy": {key: round(value, 4) for key, value in entropy.items()},
     }
@@ -105,11 +109,13 @@ def draw(results: dict[str, Any]) -> str:
     series = []
     for key, name in CURVES.items():
         values = [(stage["texts"], stage["metrics"][key]) for stage in results["stages"]]
-        series.append(Series(name, [Point(x, value["value"], value["low"], value["high"]) for x, value in values]))
+        scale = SCALES.get(key, 1.0)
+        points = [Point(x, *(scale * value[bound] for bound in ("value", "low", "high"))) for x, value in values]
+        series.append(Series(name, points))
     return line_chart(
         series,
         title=f"What comes back of {results['n']} unseen texts, without asking the encoder",
-        x_label="texts that the denoiser had seen",
+        x_label="texts that the denoiser, and then the writer, had seen",
         y_label="",
     )
 

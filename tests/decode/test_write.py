@@ -180,7 +180,7 @@ def test_an_echo_puts_its_cosine_in_the_place_of_the_surrogates(hearing):
     model, vectors = hearing.artifact, make_vectors(5)
     changed = 0
     for vector in vectors:
-        count = write.HEARD * DecodeConfig().beams
+        count = DecodeConfig().beams // write.HEARD
         plain = hearing.invert(vector, EXACT, echo=False, n_best=count)[0]
         scores = {}
         for one in (plain, *plain.alternatives):

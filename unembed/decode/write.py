@@ -41,8 +41,8 @@ SHORTLIST = 1024
 POWER, FORESIGHT, LENGTH = 0.8, 15.0, 0.1
 # A text is given up when it is so many words longer than expected, and than the best one that has ended.
 PATIENCE = 2
-# An echo judges so many times as many texts as there are beams; its cosine takes the place of the surrogate's.
-HEARD, ECHO = 1, 30.0
+# An echo judges half as many texts as there are beams; its cosine takes the place of the surrogate's.
+HEARD, ECHO = 2, 30.0
 HEARD_AT_ONCE = 32
 # Of so many times as many beams those go on that are likeliest, STEER x foreseen cosine so far included.
 MORE, STEER = 4, 5.0
@@ -179,7 +179,7 @@ def beam_search(
     lengths = writer.base.length_logits(plain).float().log_softmax(1)  # (n, longest + 1)
     expected = torch.maximum(median(lengths)[:, 0], begun)
     aims = F.normalize(given.aims.float(), dim=1)
-    ended = _Ended.none(n, keep if echo is None else max(keep, HEARD * width), longest, device)
+    ended = _Ended.none(n, keep if echo is None else max(keep, -(-width // HEARD)), longest, device)
 
     rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
     log_ps = torch.empty(n, 1, 0, device=device)

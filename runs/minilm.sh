@@ -7,7 +7,7 @@
 #   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback, beside unembed/weights/minilm, which stays as it is; 150,000 texts are enough
 #   bash runs/minilm.sh writer CORPUS OUT     the writer, beside unembed/weights/minilm and its surrogate, or another stage of it; vectors as in `next`;
-#                                             a share GUESSES of the texts as corrections; another SEED takes other texts first
+#                                             a share GUESSES of the texts as corrections; another SEED takes other texts first; LR and MUON_LR are the rates
 #   bash runs/minilm.sh echo  CORPUS OUT      the echo, which judges what the writer has written, beside unembed/weights/minilm; vectors as in `next`
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
@@ -65,7 +65,7 @@ case "${1:-}" in
       --set train.batch_texts=256 --set train.accumulate=2 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.0005 \
       --set train.warmup_steps=10 --set train.decay_share=0.7 --set train.weight_decay=0 --set train.ema=0.98 \
       --set train.validate_texts=1000 --set train.validate_every=200 --set train.save_every=100 ;;
-  writer)  # on two Zen 5 cores (AVX-512 with bf16), encoding included: 175 texts a second without guesses, 115 with
+  writer)  # on two Zen 5 cores (AVX-512 with bf16), encoding included: 175 texts a second without guesses, 115 to 130 with
     no_page_faults
     unembed train "$2" --online --encoder minilm -o "$3/run" --resume --writer-of unembed/weights/minilm --steps "${STEPS:-1500}" \
       --set train.compile=true --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon \

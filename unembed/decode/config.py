@@ -49,7 +49,7 @@ class DecodeConfig:
     """`writer`: choose among what the beams have written by the inverter's echo, where it has one."""
     imagine: int = 0
     """`writer`: search on, as with encoder feedback, but asking the inverter's echo about so many texts instead of any
-    encoder. Many more words and a higher cosine, for one and a half seconds of computing a text at 32."""
+    encoder. Many more words and a higher cosine, for about two seconds of computing a text at 32."""
     steps: int = 8
     """The most denoising steps a text may take; whatever the number, no mask is left behind."""
     temperature: float = 0.0

@@ -124,6 +124,8 @@ class TrainConfig:
     """Number of drawn negatives; 0 is the full softmax."""
     guesses: float = 0.0
     """A writer: share of the texts that it learns as the correction of a guess of its own."""
+    grow: int = 0
+    """A writer: so many new blocks between those that it has, before it goes on learning."""
     bf16: bool = True
     compile: bool = False
     """Compile what lies between the matrix products (needs a C++ compiler; half a minute at the start)."""
@@ -142,7 +144,9 @@ class TrainConfig:
         _at_least("train", self, 1, "steps", "batch_texts", "accumulate", "bag_batch_texts")
         _at_least("train", self, 1, "validate_every", "validate_texts", "save_every")
         _at_least("train", self, 0, "bag_steps", "warmup_steps", "sampled_softmax", "preview_texts", "seed")
-        _at_least("train", self, 0, "milestone_every", "patience", "lr", "muon_lr", "bag_lr", "weight_decay", "ema")
+        _at_least(
+            "train", self, 0, "milestone_every", "patience", "grow", "lr", "muon_lr", "bag_lr", "weight_decay", "ema"
+        )
         if not 0 <= self.guesses <= 1:
             raise ConfigError(f"train.guesses is {self.guesses}, but it is a share of the texts: give 0 to 1")
 

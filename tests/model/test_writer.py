@@ -126,7 +126,8 @@ def test_the_end_is_a_word_but_not_of_a_text_that_was_cut() -> None:
     assert counts.tolist() == [[True, True, True, True, False], [True, True, True, True, False]]
 
 
-def test_the_loss_and_its_gradients_are_those_of_a_plain_cross_entropy(inverter: Artifact) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_loss_and_its_gradients_are_those_of_a_plain_cross_entropy(inverter: Artifact, compiled: bool) -> None:
     writer, config = blank(inverter), inverter.net.config
     hidden = torch.randn(30, 6, config.width, requires_grad=True)  # more texts than one part takes
     tokens, lengths = torch.randint(5, 40, (30, 5)), torch.randint(3, 6, (30,))
@@ -138,7 +139,7 @@ def test_the_loss_and_its_gradients_are_those_of_a_plain_cross_entropy(inverter:
     added = torch.randn(30, 6, 4, requires_grad=True)
     added_to = torch.randint(5, config.vocab_size + 1, (30, 4))  # some twice, some the end
     loss = WriterEntropy.apply(
-        hidden, writer.end, writer.end_bias, heard, table, bias, targets, counts, added, added_to
+        hidden, writer.end, writer.end_bias, heard, table, bias, targets, counts, added, added_to, compiled
     )
     parts = (hidden, writer.end, writer.end_bias, added)
     mine = torch.autograd.grad(loss * 2, parts)
@@ -184,6 +185,24 @@ def test_a_further_stage_goes_on_from_it(trained: Trained, data: Dataset, tmp_pa
     assert first[0].metrics["entropy_next"] == pytest.approx(events[-2].metrics["entropy_next"], abs=0.05)  # bf16
     after = artifact.load(tmp_path / "next")
     assert after.info["writer"]["data"]["texts seen"] == 82 * 32
+
+
+def test_it_grows_between_its_blocks_and_hardly_changes(trained: Trained, data: Dataset, tmp_path: Path) -> None:
+    found, _, _ = trained
+    examples = data.sample("validation", 64, 0)
+    batch = batches.collate(examples.tokens, examples.vectors)
+    assert found.writer is not None
+    before = writer_trainer.validation_entropy(found.writer, batch)
+    events = train(data, found, tmp_path, "train.steps=12", "train.grow=1", "train.guesses=0.5", encoder=BagEncoder())
+    grown = artifact.load(tmp_path).writer
+    assert grown is not None
+    assert grown.sight is not None
+    assert len(grown.blocks) == len(grown.sight.shown) == len(found.writer.blocks) + 1
+    assert events[0].metrics["entropy_next"] == pytest.approx(before, abs=0.15)
+    new = grown.blocks[2]
+    assert float(new.get_parameter("out.weight").abs().sum()) > 0  # it has begun to learn
+    with pytest.raises(ConfigError, match="at once"):
+        grown.grow(9)
 
 
 def test_it_travels_beside_its_inverter_without_the_words_of_that(inverter: Artifact, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def load(location: str | Path) -> Artifact:
             raise CheckpointError(f"{folder} has {what} but no surrogate, which it needs: copy the folder again")
     writer = None
     if WRITER in description["sha256"] and surrogate is not None:
-        writer = Writer(net, surrogate, sees=_has_sight(folder / WRITER)).requires_grad_(False).eval()
+        writer = Writer(net, surrogate, *_writer_shape(folder / WRITER)).requires_grad_(False).eval()
         _fill(folder / WRITER, writer.load_state_dict)
     echo = None
     if ECHO in description["sha256"] and surrogate is not None:
@@ -182,11 +182,12 @@ def _fill(path: Path, take: Callable[[dict[str, Tensor]], object]) -> None:
         raise CheckpointError(f"{path} does not fit its config.json ({reason})") from None
 
 
-def _has_sight(path: Path) -> bool:
-    """Whether the writer of this file has learned to see guesses."""
+def _writer_shape(path: Path) -> tuple[bool, int]:
+    """Whether the writer of this file has learned to see guesses, and how many blocks it has."""
     try:
         with safe_open(path, "pt") as file:
-            return any(name.startswith("sight.") for name in file.keys())  # noqa: SIM118  (it is no dictionary)
+            names = [name.split(".") for name in file.keys()]  # noqa: SIM118  (it is no dictionary)
+        return any(name[0] == "sight" for name in names), len({name[1] for name in names if name[0] == "blocks"})
     except SafetensorError as error:
         raise CheckpointError(f"{path} does not fit its config.json ({error})") from None
 

@@ -40,6 +40,22 @@ def add_norm_modulate(
     return (h * (1 + scale.float()) + shift.float()).to(y.dtype)
 
 
+def join_logits(places: Tensor, text: Tensor) -> Tensor:
+    """Logits in float32: what each place (n, T, k) says and what is the same at all places of a text (n, 1, k)."""
+    return places.float() + text
+
+
+def log_sums(logits: Tensor) -> Tensor:
+    """Logarithm of the sum of the exponentials of the last dimension, which stays."""
+    most = logits.amax(-1, keepdim=True)
+    return most + (logits - most).exp().sum(-1, keepdim=True).log()
+
+
+def softmax_slopes(logits: Tensor, sums: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+    """Probabilities times a weight for each place, in the type that products take."""
+    return ((logits - sums).exp() * weight).to(kind)
+
+
 _compiled: dict[str, Callable[..., Any]] = {}
 
 

@@ -46,22 +46,27 @@ def throw(n: int, longest: int, rng: torch.Generator) -> Dice:
 
 
 @torch.inference_mode()
-def make(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
-    """A wrong text for each true one."""
-    rows = _written(writer, batch, dice)
+def make(writer: Writer, batch: Batch, dice: Dice, words: Tensor | None = None) -> list[list[int]]:
+    """A wrong text for each true one, made of these words, or of those of all its vectors."""
+    rows = _written(writer, batch, dice, words_of(writer, batch.vectors) if words is None else words)
     for k, row in enumerate(rows):
         if dice.kind[k, 1] >= FROM_NOTHING:
             _edit(row, float(dice.kind[k, 4]), dice.places[k].tolist(), writer.config.max_tokens)
     return rows
 
 
-def _written(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
-    device, end, longest = batch.tokens.device, writer.config.vocab_size, writer.config.max_tokens
-    told, heard, past = writer.listen(batch.vectors)
-    words = writer.base.logits(heard)
+@torch.inference_mode()
+def words_of(writer: Writer, vectors: Tensor) -> Tensor:
+    """The words that texts with these vectors (n, d) may be made of."""
+    words = writer.base.logits(writer.hear(vectors)[1])
     candidates = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
-    candidates = candidates[~writer.base.forbidden[candidates]]
-    table, kept = writer.base.embed.weight[candidates], words[:, candidates].float()
+    return candidates[~writer.base.forbidden[candidates]]
+
+
+def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> list[list[int]]:
+    device, end, longest = batch.tokens.device, writer.config.vocab_size, writer.config.max_tokens
+    given, heard, past = writer.listen(batch.vectors)
+    table, kept = writer.base.embed.weight[candidates], writer.base.logits(heard, candidates).float()
     ids = torch.cat([candidates, torch.tensor([end], device=device)])
     nothing = (dice.kind[:, 1] < FROM_NOTHING).to(device)
     put = (dice.true.to(device) < dice.kind[:, 2:3].to(device)) & ~nothing[:, None]
@@ -70,9 +75,10 @@ def _written(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
 
     rows: list[list[int]] = [[] for _ in batch.tokens]
     at = torch.arange(len(rows), device=device)  # texts that go on
+    told = given
     x, said = writer.start.expand(len(rows), 1, -1), torch.zeros_like(batch.vectors)[:, None]
     for place in range(longest):
-        hidden, past = writer.next_place(x, said, told.rows(at), place, past)
+        hidden, past = writer.next_place(x, said, told, place, past)
         scores = F.linear(hidden[:, 0], table).float() + kept[at]
         logits = torch.cat([scores, (hidden.float() @ writer.end + writer.end_bias)], 1)
         # A text with true words in it ends where the true one does.
@@ -86,10 +92,12 @@ def _written(writer: Writer, batch: Batch, dice: Dice) -> list[list[int]]:
         on = (word != end).nonzero()[:, 0]
         if not len(on):
             break
-        at, word = at[on], word[on, None]
+        ended, at, word = len(on) < len(at), at[on], word[on, None]
         for row, one in zip(at.tolist(), word[:, 0].tolist(), strict=True):
             rows[row].append(one)
-        said, past = said[on] + writer.meanings[word], past_of(past, on)
+        if ended:
+            told, said, past = given.rows(at), said[on], past_of(past, on)
+        said = said + writer.meanings[word]
         x = writer.before(writer.base.embed(word))
     return rows
 

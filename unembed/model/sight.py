@@ -123,14 +123,21 @@ class Sight(nn.Module):
                 nn.init.zeros_(parameter)
 
     @torch.no_grad()
-    def start_from(self, blocks: nn.ModuleList, norm: nn.Module) -> None:
-        """Look at the words of a guess as the blocks look at any place."""
+    def start_from(self, blocks: nn.ModuleList, norm: nn.Module, some: slice = slice(None)) -> None:
+        """Look at the words of a guess as the blocks, or some of them, look at any place."""
         if isinstance(norm, nn.LayerNorm):
             self.norm.load_state_dict(norm.state_dict())
-        for mine, block in zip(self.shown, blocks, strict=True):
+        for mine, block in zip(self.shown[some], blocks, strict=True):
             width = mine.get_parameter("weight").shape[1]
             mine.get_parameter("weight").copy_(block.get_parameter("qkv.weight")[width:])
             mine.get_parameter("bias").copy_(block.get_parameter("qkv.bias")[width:])
+
+    @torch.no_grad()
+    def insert(self, place: int, block: nn.Module) -> None:
+        """Show the guess to one more block, which began as this one."""
+        new = nn.Linear(self.mark.shape[0], 2 * self.mark.shape[0])
+        self.shown.insert(place, new)
+        self.start_from(nn.ModuleList([block]), nn.Identity(), slice(place, place + 1))
 
     def forward(self, guess: Guess, vectors: Tensor, words: Tensor, meanings: Tensor, position: Tensor) -> Seen:
         """`vectors` (n, d) are the targets; `words` (n, m, width) and `meanings` (n, m, d) those of the guess."""

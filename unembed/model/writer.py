@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unembed.config import ModelConfig
+from unembed.errors import ConfigError
+from unembed.model import fused
 from unembed.model.denoiser import Block, Denoiser, softmax, time_features
 from unembed.model.sight import Copied, Guess, Seen, Sight
 from unembed.model.surrogate import Surrogate
@@ -74,6 +76,15 @@ class CausalBlock(Block):
         tensors["from_vector.bias"] = tensors["from_vector.bias"] + told
         self.load_state_dict(tensors)
 
+    @torch.no_grad()
+    def start_behind(self, block: CausalBlock) -> None:
+        """Begin by (nearly) handing on what this block says, ready to look for what it looks for."""
+        for mine, other in ((self.qkv, block.qkv), (self.up, block.up)):
+            mine.load_state_dict(other.state_dict())
+        for layer in (self.out, self.down, self.from_vector):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
     def forward(self, x: Tensor, modulation: Tensor, past: Past | None = None) -> tuple[Tensor, Past | None]:  # type: ignore[override]
         """New places (n, T, width) after those of `past`, and keys and values of them all (none while it learns)."""
         modulation = modulation[:, None]
@@ -98,8 +109,8 @@ class CausalBlock(Block):
 class Writer(nn.Module):
     """p(next word | words before it, vector), and p(the text ends here)."""
 
-    def __init__(self, base: Denoiser, surrogate: Surrogate, sees: bool = False) -> None:
-        """`sees`: it can be shown a guess."""
+    def __init__(self, base: Denoiser, surrogate: Surrogate, sees: bool = False, blocks: int = 0) -> None:
+        """`sees`: it can be shown a guess; `blocks`: as many as the denoiser has where nothing is said."""
         super().__init__()
         self.config = config = base.config
         width, dim = config.width, config.vector_dim
@@ -130,7 +141,22 @@ class Writer(nn.Module):
         self.sight = Sight(config) if sees else None
         if self.sight is not None:
             self.sight.start_from(self.blocks, self.embed_norm)
+        self.grow(max(0, blocks - len(self.blocks)))
         self.requires_grad_(True)
+
+    def grow(self, count: int) -> None:
+        """Put so many new blocks between those that are there. What is written hardly changes by it."""
+        old = len(self.blocks)
+        behind = {(number + 1) * old // count - 1 for number in range(min(count, old))} if count else set()
+        if len(behind) < count:
+            raise ConfigError(f"a writer of {old} blocks can grow by {old} at once, not by {count}: grow it again")
+        for place in sorted(behind, reverse=True):
+            before = cast(CausalBlock, self.blocks[place])
+            block = CausalBlock(self.config)
+            block.start_behind(before)
+            self.blocks.insert(place + 1, block)
+            if self.sight is not None:
+                self.sight.insert(place + 1, before)
 
     @property
     def base(self) -> Denoiser:
@@ -186,8 +212,8 @@ class Writer(nn.Module):
             carried = self.prefix_vector(told.c).view(-1, self.config.prefix_tokens, self.config.width)
             x = torch.cat([self.prefix + carried, x], 1)
         x, kept = self.embed_norm(x), []
-        for number, block in enumerate(self.blocks):
-            x, known = block(x, told.modulations[:, number], None if past is None else past[number])
+        for number, (block, modulation) in enumerate(zip(self.blocks, told.modulations.unbind(1), strict=True)):
+            x, known = block(x, modulation, None if past is None else past[number])
             kept.append(known)
         return x, kept
 
@@ -249,12 +275,15 @@ class WriterEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, end: Tensor, end_bias: Tensor, heard: Tensor, table: Tensor, bias: Tensor,
-        targets: Tensor, counts: Tensor, added: Tensor, added_to: Tensor,
+        targets: Tensor, counts: Tensor, added: Tensor, added_to: Tensor, compiled: bool,
     ) -> Tensor:  # fmt: skip
         """Inputs (n, T, width), (width,), (), (n, h), (k, h), (k,), (n, T) of 0 to k, (n, T); the sum.
 
         `added` (n, T, m) is added to the logits of the words `added_to` (n, m) of 0 to k; there may be none of them.
         """
+        join, sums, slopes = (
+            fused.compiled(f) if compiled else f for f in (fused.join_logits, fused.log_sums, fused.softmax_slopes)
+        )
         total = torch.zeros((), device=hidden.device)
         words = torch.cat([table[:, : hidden.shape[2]], end[None].to(table.dtype)])  # (k + 1, width)
         to_hidden, to_added = torch.empty_like(hidden), torch.empty_like(added)
@@ -265,16 +294,20 @@ class WriterEntropy(torch.autograd.Function):
                 h, counted = hidden[some], counts[some, :, None].float()
                 text = F.linear(heard[some], table).float().add_(bias)  # (t, k) the same at all places
                 text = torch.cat([text, end_bias.expand(len(text), 1)], 1)
-                logits = F.linear(h, words).float().add_(text[:, None])
+                logits = join(F.linear(h, words), text[:, None])
                 where = added_to[some, None].expand(-1, logits.shape[1], -1)
-                logits.scatter_add_(2, where, added[some])
-                lse = logits.logsumexp(2, keepdim=True)
+                if where.shape[2]:
+                    logits.scatter_add_(2, where, added[some])
+                lse = sums(logits)
                 target = targets[some, :, None]
-                total += ((lse - logits.gather(2, target)) * counted).sum()
-                slope = logits.sub_(lse).exp_()
-                slope.scatter_add_(2, target, torch.full_like(lse, -1.0)).mul_(counted)
-                to_added[some] = slope.gather(2, where)
-                slope_end = slope[..., -1:]
+                at_target = logits.gather(2, target)
+                total += ((lse - at_target) * counted).sum()
+                # What a guess adds wants its gradient in full: rounded, corrections learn far less (tests/model/test_writer.py).
+                slope = slopes(logits, lse, counted, torch.float32 if where.shape[2] else h.dtype)
+                slope.scatter_(2, target, (((at_target - lse).exp() - 1) * counted).to(slope.dtype))
+                if where.shape[2]:
+                    to_added[some] = slope.gather(2, where)
+                slope_end = slope[..., -1:].float()
                 to_end += (slope_end * h.float()).sum((0, 1))
                 to_end_bias += slope_end.sum()
                 to_hidden[some] = F.linear(slope.to(h.dtype), words.T)
@@ -286,4 +319,4 @@ class WriterEntropy(torch.autograd.Function):
         """Gradients of hidden states, of the end and of what was added."""
         to_hidden, to_end, to_end_bias, to_added = ctx.saved_tensors
         made = (to_hidden * slope[0], to_end * slope[0], to_end_bias * slope[0])
-        return (*made, None, None, None, None, None, to_added * slope[0], None)
+        return (*made, None, None, None, None, None, to_added * slope[0], None, None)

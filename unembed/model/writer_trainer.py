@@ -24,11 +24,12 @@ from unembed.data.text import decode
 from unembed.errors import ConfigError
 from unembed.model import artifact, batches, mistakes, objective, optim
 from unembed.model.artifact import Artifact
+from unembed.model.denoiser import Block
 from unembed.model.loop import Event, Loop, flushed_denormals, stop_after_step
 from unembed.model.objective import Batch, Candidates
-from unembed.model.sight import Guess, guess_of
+from unembed.model.sight import Guess
 from unembed.model.writer import Writer, WriterEntropy, targets_of
-from unembed.precision import autocast
+from unembed.precision import autocast, fast_bf16, halved
 
 
 def train(
@@ -87,6 +88,7 @@ class WritingLoss(nn.Module):
         total: Tensor = WriterEntropy.apply(  # type: ignore[no-untyped-call]
             hidden, writer.end, writer.end_bias, heard.to(hidden.dtype), table.detach().to(hidden.dtype),
             (bias.detach() - candidates.correction).float(), places, counts, added, added_to,
+            cast(Block, writer.blocks[0]).compiled,
         )  # fmt: skip
         return total / words
 
@@ -107,8 +109,9 @@ class Run(Loop):
         torch.manual_seed(config.train.seed)
         super().__init__(
             config, data, out,
-            resume=resume, start="write", build=lambda: _trainable(inverter, bool(config.train.guesses)), report=report,
-            identity=" " + artifact.weights_hash(inverter.net),
+            resume=resume, start="write",
+            build=lambda: _trainable(inverter, bool(config.train.guesses), config.train.grow),
+            identity=" " + artifact.weights_hash(inverter.net), report=report,
         )  # fmt: skip
         self.writer = cast(Writer, self.module)
         self.inverter, self.encoder = inverter, encoder
@@ -166,16 +169,26 @@ class Run(Loop):
     def _guess(self, writer: Writer, batch: Batch, dice: mistakes.Dice, share: float) -> Guess:
         """For a share of the texts what the writer makes of them, embedded; none for the others."""
         assert self.encoder is not None  # `train` looked
+        device, world = self.accelerator.device, self.accelerator.num_processes
         some = (dice.kind[:, 0] < share).nonzero()[:, 0]
-        rows: list[list[int]] = [[] for _ in batch.tokens]
+        mine = some[self.accelerator.process_index :: world]  # each process makes its share
+        tokens = torch.zeros(len(batch.tokens), self.config.model.max_tokens, dtype=torch.long)
+        lengths = torch.zeros(len(batch.tokens), dtype=torch.long)
         vectors = torch.zeros_like(batch.vectors)
-        if len(some):
-            with autocast(self.accelerator.device):
-                made = mistakes.make(writer, batch.rows(some).to(self.accelerator.device), dice.rows(some))
-            vectors[some] = torch.from_numpy(self.encoder.encode(decode(self.data.tokenizer, made))).float()
-            for row, text in zip(some.tolist(), made, strict=True):
-                rows[row] = text
-        return guess_of(rows, vectors)
+        if len(mine):
+            with autocast(device):
+                quick = halved(writer, writer.base, writer.meanings) if fast_bf16(device) else writer
+                words = mistakes.words_of(quick, batch.vectors[some].to(device))
+                made = mistakes.make(quick, batch.rows(mine).to(device), dice.rows(mine), words)
+            vectors[mine] = torch.from_numpy(self.encoder.encode(decode(self.data.tokenizer, made))).float()
+            for row, text in zip(mine.tolist(), made, strict=True):
+                tokens[row, : len(text)], lengths[row] = torch.tensor(text, dtype=torch.long), len(text)
+        if world > 1:  # every row comes from one process
+            tokens, lengths, vectors = (
+                cast(Tensor, self.accelerator.reduce(part.to(device), "sum")).cpu()
+                for part in (tokens, lengths, vectors)
+            )
+        return Guess(tokens, torch.arange(tokens.shape[1]) < lengths[:, None], vectors).rows(slice(None))
 
     @torch.inference_mode()
     def _validate(self, event: Event) -> None:
@@ -199,15 +212,22 @@ class Run(Loop):
         return replace(self.inverter, writer=writer, info={**self.inverter.info, "writer": account})
 
 
-def _trainable(inverter: Artifact, sees: bool) -> Writer:
-    """The inverter's writer or a new one; one that has never seen a guess begins to look as its blocks do."""
+def _trainable(inverter: Artifact, sees: bool, grow: int = 0) -> Writer:
+    """The inverter's writer or a new one; one that has never seen a guess begins to look as its blocks do.
+
+    `grow`: so many blocks more.
+    """
     assert inverter.surrogate is not None  # `train` looked
     before = inverter.writer
-    writer = Writer(inverter.net, inverter.surrogate, sees or (before is not None and before.sight is not None))
+    has_seen = before is not None and before.sight is not None
+    writer = Writer(inverter.net, inverter.surrogate, sees or has_seen, 0 if before is None else len(before.blocks))
     if before is not None:
         writer.load_state_dict(before.state_dict(), strict=before.sight is not None or writer.sight is None)
         if writer.sight is not None and before.sight is None:
             writer.sight.start_from(writer.blocks, writer.embed_norm)
+    writer.grow(grow)
+    if writer.sight is not None and not sees:
+        writer.sight.requires_grad_(False)  # without guesses nothing could be learned of them
     return writer.train()
 
 

@@ -302,7 +302,7 @@ class WriterEntropy(torch.autograd.Function):
                 target = targets[some, :, None]
                 at_target = logits.gather(2, target)
                 total += ((lse - at_target) * counted).sum()
-                # What a guess adds wants its gradient in full: rounded, corrections learn far less (tests/model/test_writer.py).
+                # Rounded, the gradient of what a guess adds teaches far less (tests/model/test_writer.py).
                 slope = slopes(logits, lse, counted, torch.float32 if where.shape[2] else h.dtype)
                 slope.scatter_(2, target, (((at_target - lse).exp() - 1) * counted).to(slope.dtype))
                 if where.shape[2]:

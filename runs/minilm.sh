@@ -7,7 +7,8 @@
 #   bash runs/minilm.sh fast  CORPUS OUT      the same on a CPU with AMX: bf16, compiled, large batches, two processes of one thread
 #   bash runs/minilm.sh surrogate CORPUS OUT  the surrogate for encoder feedback, beside unembed/weights/minilm, which stays as it is; 150,000 texts are enough
 #   bash runs/minilm.sh writer CORPUS OUT     the writer, beside unembed/weights/minilm and its surrogate, or another stage of it; vectors as in `next`;
-#                                             a share GUESSES of the texts as corrections; another SEED takes other texts first; LR and MUON_LR are the rates
+#                                             a share GUESSES of the texts as corrections; another SEED takes other texts first; LR and MUON_LR are the rates;
+#                                             GROW new blocks; PROCESSES=2 is faster on a CPU with AMX; FROM another folder (a stage in two parts, see docs/LOG.md)
 #   bash runs/minilm.sh echo  CORPUS OUT      the echo, which judges what the writer has written, beside unembed/weights/minilm; vectors as in `next`
 #   bash runs/minilm.sh ship  OUT [RESULTS]   put the result in place (bf16, at most 64 MB a file), with scores in its card
 #
@@ -19,9 +20,26 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+PROCESSES="${PROCESSES:-1}"
+
 no_page_faults() {  # memory that was freed is kept, in huge pages
   export MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456
   export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+}
+
+train() {  # in PROCESSES processes of one thread each, or as one; two compute a third more than one of two threads
+  if [ "$PROCESSES" = 1 ]; then
+    unembed train "$@"
+    return
+  fi
+  export OMP_NUM_THREADS=1 WORLD_SIZE=$PROCESSES MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
+  # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c. Where that library is needed (its
+  # first lines tell), name it in AMX_CPUID: preloaded to this script it would reach bash only.
+  [ -z "${AMX_CPUID:-}" ] || export ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX
+  for ((RANK = PROCESSES - 1; RANK >= 0; RANK--)); do
+    LD_PRELOAD="${AMX_CPUID:-}" RANK=$RANK LOCAL_RANK=$RANK unembed train "$@" &
+  done
+  wait
 }
 
 case "${1:-}" in
@@ -37,20 +55,13 @@ case "${1:-}" in
       --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon --set train.lr=0.0003 --set train.muon_lr=0.001 \
       --set train.warmup_steps=20 --set train.decay_share=0.85 --set train.ema=0.99 --set diffusion.weighting=root \
       --set train.validate_texts=512 --set train.validate_every=175 --set train.save_every=40 ;;
-  fast)  # two processes of one thread compute a third more than one of two; 80 to 165 texts a second (docs/LOG.md, seventh and twelfth session)
+  fast)  # 80 to 165 texts a second with AMX (docs/LOG.md, seventh and twelfth session)
     no_page_faults
-    export OMP_NUM_THREADS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="${MASTER_PORT:-29511}"
-    # Not torchrun: its fault handler would take the place of that of tools/amx_cpuid.c. Where that library is needed (its
-    # first lines tell), name it in AMX_CPUID: preloaded to this script it would reach bash only.
-    [ -z "${AMX_CPUID:-}" ] || export ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX
-    for RANK in 1 0; do
-      LD_PRELOAD="${AMX_CPUID:-}" RANK=$RANK LOCAL_RANK=$RANK unembed train "$2" --online --encoder minilm -o "$3/run" --resume \
-        --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
-        --set train.bag_steps=0 --set train.compile=true --set train.batch_texts=768 --set train.accumulate=3 --set train.optimizer=muon \
-        --set train.lr=0.0003 --set train.muon_lr=0.001 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
-        --set diffusion.weighting=root --set train.validate_texts=512 --set train.validate_every=200 --set train.save_every=100 &
-    done
-    wait ;;
+    PROCESSES=2
+    train "$2" --online --encoder minilm -o "$3/run" --resume --init-from unembed/weights/minilm --steps "${STEPS:-600}" \
+      --set train.bag_steps=0 --set train.compile=true --set train.batch_texts=768 --set train.accumulate=3 --set train.optimizer=muon \
+      --set train.lr=0.0003 --set train.muon_lr=0.001 --set train.warmup_steps=30 --set train.decay_share=0.8 --set train.ema=0.99 \
+      --set diffusion.weighting=root --set train.validate_texts=512 --set train.validate_every=200 --set train.save_every=100 ;;
   reader)
     unembed train "$2" -o "$3/reader" --resume --init-from unembed/weights/minilm --steps 1 --set train.bag_steps="${BAG_STEPS:-880}" \
       --set train.bag_trains=reader --set train.bag_lr=0.001 --set train.warmup_steps=20 --set train.decay_share=0.4 \
@@ -67,12 +78,13 @@ case "${1:-}" in
       --set train.validate_texts=1000 --set train.validate_every=200 --set train.save_every=100 ;;
   writer)  # on two Zen 5 cores (AVX-512 with bf16), encoding included: 175 texts a second without guesses, 115 to 130 with
     no_page_faults
-    unembed train "$2" --online --encoder minilm -o "$3/run" --resume --writer-of unembed/weights/minilm --steps "${STEPS:-1500}" \
-      --set train.compile=true --set train.batch_texts=512 --set train.accumulate=4 --set train.optimizer=muon \
-      --set train.lr="${LR:-0.0005}" --set train.muon_lr="${MUON_LR:-0.0015}" --set train.warmup_steps=30 --set train.decay_share=0.8 \
-      --set train.ema=0.99 --set train.sampled_softmax=3072 --set train.validate_texts=512 --set train.validate_every=150 --set train.save_every=50 \
-      --set train.guesses="${GUESSES:-0.5}" --set train.seed="${SEED:-0}" ;;
+    train "$2" --online --encoder minilm -o "$3/run" --resume --writer-of "${FROM:-unembed/weights/minilm}" --steps "${STEPS:-1500}" \
+      --set train.compile=true --set train.batch_texts="${TEXTS:-512}" --set train.accumulate=4 --set train.optimizer=muon \
+      --set train.lr="${LR:-0.0005}" --set train.muon_lr="${MUON_LR:-0.0015}" --set train.warmup_steps="${WARMUP:-30}" \
+      --set train.decay="${DECAY:-wsd}" --set train.decay_share="${DECAY_SHARE:-0.8}" --set train.ema=0.99 --set train.sampled_softmax=3072 \
+      --set train.validate_texts=512 --set train.validate_every=150 --set train.save_every=50 \
+      --set train.guesses="${GUESSES:-0.5}" --set train.grow="${GROW:-0}" --set train.seed="${SEED:-0}" ;;
   ship)
     python tools/ship.py "$2/run" "${@:3}" ;;
-  *) sed -n '2,18p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,20p' "$0" >&2; exit 2 ;;
 esac

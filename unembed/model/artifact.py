@@ -2,7 +2,7 @@
 
 model.safetensors   weights (bf16 or fp32; int8 keeps the vocabulary matrices in one byte a number, the rest in bf16)
 surrogate.safetensors  those of the net that foresees vectors for it, if it has one
-writer.safetensors  those of the net that writes from left to right, if it has one
+writer.safetensors  those of the net that writes from left to right, if it has one (int8: all its matrices)
 echo.safetensors    those of the net that judges what was written, if it has one
 config.json         architecture, schedule, recipe, encoder, data, metrics, and the hashes of the files beside it
 tokenizer.json      the inverter's tokenizer
@@ -46,6 +46,8 @@ DTYPES = {"bf16": torch.bfloat16, "int8": torch.bfloat16, "fp32": torch.float32}
 # With a row for each word: two thirds of all numbers. Each row has a scale of its own, which stands beside it.
 TABLES = ("embed.weight", "reader.words.weight")
 SURROGATE_TABLE = "words.weight"
+# Of a writer, which has no tables, every matrix of so many numbers is in int8.
+LARGE = 10_000
 SCALE = ".scale"
 FILES = ("model.safetensors", "config.json", "tokenizer.json", "README.md", *BESIDE)
 
@@ -81,7 +83,8 @@ def save(folder: Path, artifact: Artifact, dtype: Dtype | None = None) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         temporary = Path(name)
         for part, named in weights.items():
-            save_file(_packed(named, dtype), temporary / part, metadata={"format": "pt"})
+            packed = _packed(named, dtype, large=part == WRITER)
+            save_file(packed, temporary / part, metadata={"format": "pt"})
         artifact.tokenizer.save(str(temporary / "tokenizer.json"))
         description = {
             "format": FORMAT,
@@ -148,12 +151,15 @@ def weights_hash(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _packed(named: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
-    """The tensors as a file holds them."""
+def _packed(named: Mapping[str, Tensor], dtype: str, large: bool) -> dict[str, Tensor]:
+    """The tensors as a file holds them; `large`: in int8 all large matrices are, not only tables."""
     packed = {}
     for name, tensor in named.items():
         tensor = tensor.detach().cpu()
-        if dtype == "int8" and name in (*TABLES, SURROGATE_TABLE):
+        table = name in (*TABLES, SURROGATE_TABLE) or (
+            large and name.endswith(".weight") and tensor.ndim == 2 and tensor.numel() >= LARGE
+        )
+        if dtype == "int8" and table:
             scale = tensor.float().abs().amax(1).clamp(min=1e-12) / 127
             packed[name + SCALE] = scale
             packed[name] = (tensor.float() / scale[:, None]).round().to(torch.int8)

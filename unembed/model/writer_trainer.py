@@ -204,6 +204,7 @@ class Run(Loop):
 
     def _artifact(self, metrics: dict[str, float]) -> Artifact:
         account = self.account(metrics)
+        account["data"]["blocks"] = len(cast(Writer, self.averaged).blocks)
         before = self.inverter.info.get("writer", {})
         if before:  # a further stage
             account["seconds"] += before["seconds"]

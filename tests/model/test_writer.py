@@ -108,15 +108,41 @@ def test_place_by_place_with_what_was_kept_it_is_the_same(inverter: Artifact, se
     vectors = F.normalize(torch.randn(2, inverter.encoder.dim), dim=1)
     guess = guess_of([[7, 8, 9], [11, 12]], F.normalize(torch.randn(2, inverter.encoder.dim), dim=1)) if sees else None
     with torch.inference_mode():
-        told, _, past = writer.listen(vectors, guess)
-        whole = writer(tokens, told, past)
-        x, said = writer.start.expand(2, 1, -1), torch.zeros(2, 1, vectors.shape[1])
-        for place in range(8):
-            hidden, past = writer.next_place(x, said, told, place, past)
-            assert torch.allclose(hidden, whole[:, place : place + 1], atol=1e-4)
-            if place < 7:
-                x = writer.before(writer.base.embed(tokens[:, place : place + 1]))
-                said = said + writer.meanings[tokens[:, place : place + 1]]
+        told, _, seen = writer.listen(vectors, guess)
+        whole = writer(tokens, told, seen)
+        for begun in (0, 3):
+            hidden, memory = writer.begin(tokens[:, :begun], told, seen)
+            assert torch.allclose(hidden, whole[:, : begun + 1], atol=1e-4)
+            said = writer.meanings[tokens[:, :begun]].sum(1, keepdim=True)
+            for place in range(begun + 1, 8):
+                word = tokens[:, place - 1 : place]
+                said = said + writer.meanings[word]
+                hidden = writer.next_place(writer.before(writer.base.embed(word)), said, told, place, memory)
+                assert torch.allclose(hidden, whole[:, place : place + 1], atol=1e-4)
+                memory.choose(None, torch.zeros(2, 1, dtype=torch.long))
+
+
+def test_beams_remember_their_own_past_and_no_other(inverter: Artifact) -> None:
+    writer = blank(inverter)
+    longest = 11  # beams that need room more than once
+    vectors = F.normalize(torch.randn(3, inverter.encoder.dim), dim=1)
+    rng = torch.Generator().manual_seed(1)
+    with torch.inference_mode():
+        given, _, _ = writer.listen(vectors)
+        _, memory = writer.begin(torch.zeros(3, 0, dtype=torch.long), given)
+        texts, tokens = torch.arange(3), torch.zeros(3, 1, 0, dtype=torch.long)
+        for place in range(1, longest):
+            on = torch.tensor([0, 2]) if place == 5 else torch.arange(len(texts))  # a text is given up
+            texts = texts[on]
+            beams = torch.randint(0, tokens.shape[1], (len(texts), 2 + place % 2), generator=rng)
+            memory.choose(on if place == 5 else None, beams)
+            words = torch.randint(5, 40, (*beams.shape, 1), generator=rng)
+            tokens = torch.cat([tokens[on[:, None], beams], words], 2)
+            told = given.rows(texts.repeat_interleave(beams.shape[1]))
+            x = writer.before(writer.base.embed(words[..., 0]))
+            hidden = writer.next_place(x, writer.meanings[tokens].sum(2), told, place, memory)
+            whole = writer(tokens.flatten(0, 1), told)[:, -1].view_as(hidden)
+            assert torch.allclose(hidden, whole, atol=1e-4)
 
 
 def test_the_end_is_a_word_but_not_of_a_text_that_was_cut() -> None:

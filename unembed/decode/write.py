@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from unembed.decode.plan import Candidate, Course, Stage, median
 from unembed.decode.strategies.base import State
-from unembed.model.writer import Told, past_of
+from unembed.model.writer import Told
 from unembed.precision import product_dtype
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def beam_search(
     With a `guess` these are corrections of it; with `stems` (n, L) they begin with those words, up to the first -1.
     """
     n, longest, device = len(vectors), writer.config.max_tokens, vectors.device
-    given, heard, past = writer.listen(vectors, guess)
+    given, heard, seen = writer.listen(vectors, guess)
     told, lists = given, Shortlists(writer, heard, _to_head(guess, stems))  # `told`: of every beam
     copied_at = None if given.copied is None else lists.places_of(given.copied.words)
     stem_at = None if stems is None else lists.places_of(stems)
@@ -182,13 +182,18 @@ def beam_search(
     ended = _Ended.none(n, keep if echo is None else max(keep, -(-width // HEARD)), longest, device)
 
     rows, live = torch.arange(n, device=device), 1  # texts at work; all beams of a text begin as one
-    log_ps = torch.empty(n, 1, 0, device=device)
-    tokens, totals, said = log_ps.long(), log_ps.sum(2), torch.zeros_like(vectors)[:, None]
-    x = writer.start.expand(n, 1, -1)
-    for length in range(longest + 1):
-        hidden, past = writer.next_place(x, said, told, length, past)
+    first = int(begun.min()) if n else 0  # words that stand in all texts are read in one pass
+    stem = torch.zeros(n, 0, dtype=torch.long, device=device) if stems is None else stems[:, :first]
+    hidden, memory = writer.begin(stem, told, seen)
+    tokens, log_ps = stem[:, None], torch.zeros(n, 1, first, device=device)
+    if first and stem_at is not None:
+        copied = _copies(writer, told, tokens, hidden[:, :-1], copied_at, rows, 0)
+        log_ps[:, 0] = lists.log_p(hidden[:, :-1], rows, copied).gather(2, stem_at[:, :first, None])[..., 0]
+    totals, said = log_ps.sum(2), writer.meanings[stem].sum(1, keepdim=True)
+    hidden = hidden[:, -1:]
+    for length in range(first, longest + 1):
         if length < longest:
-            log_p = lists.log_p(hidden, rows, _copies(writer, told, tokens, hidden, copied_at, rows))
+            log_p = lists.log_p(hidden, rows, _copies(writer, told, tokens, hidden, copied_at, rows, length))
             if stem_at is not None and length < stem_at.shape[1]:
                 log_p = _only(log_p, stem_at[rows, length], length < begun[rows])
         if length:
@@ -210,7 +215,8 @@ def beam_search(
         if not len(at):
             break
         beam, word = places[at] // lists.size, places[at] % lists.size
-        if len(at) < len(rows) or beam.shape[1] != live:
+        fewer = len(at) < len(rows)
+        if fewer or beam.shape[1] != live:
             spread = rows[at].repeat_interleave(beam.shape[1])
             told = given.rows(spread)
         rows, from_ = rows[at], (at[:, None], beam)
@@ -218,10 +224,11 @@ def beam_search(
         tokens = torch.cat([tokens[from_], ids[..., None]], 2)
         log_ps = torch.cat([log_ps[from_], log_p[at[:, None], beam, word][..., None]], 2)
         totals, said = best[at], said[from_] + writer.meanings[ids]
-        source = (at[:, None] * live + beam).flatten()
-        past = past_of(past, source)
-        x, live = writer.before(writer.base.embed(ids)), ids.shape[1]
+        memory.choose(at if fewer else None, beam)
+        live = ids.shape[1]
         yield tokens[:, 0], log_ps[:, 0]
+        if length + 1 < longest:  # of the place behind the longest text nothing is asked
+            hidden = writer.next_place(writer.before(writer.base.embed(ids)), said, told, length + 1, memory)
     if echo is not None:
         ended.hear(echo, writer.meanings, aims)
     return [found[:keep] for found in ended.candidates()]
@@ -242,12 +249,18 @@ def _only(log_p: Tensor, words: Tensor, where: Tensor) -> Tensor:
 
 
 def _copies(
-    writer: Writer, told: Told, tokens: Tensor, hidden: Tensor, at: Tensor | None, rows: Tensor
+    writer: Writer, told: Told, tokens: Tensor, hidden: Tensor, at: Tensor | None, rows: Tensor, first: int
 ) -> tuple[Tensor, Tensor] | None:
-    """What a guess adds at the next place of all beams, as `Shortlists.log_p` takes it."""
+    """What a guess adds at places of all beams, or at several places of one, as `Shortlists.log_p` takes it.
+
+    `hidden` (texts, beams, width) are the place `first` of all beams, or those from there on where there is one only.
+    """
+    if at is None:
+        return None
     texts, live, length = tokens.shape
-    found = writer.copies(told, tokens.view(texts * live, length), hidden.reshape(texts * live, 1, -1), length)
-    return None if found is None or at is None else (at[rows], found[1].view(texts, live, -1))
+    by_beam = hidden.reshape(texts * live, -1, hidden.shape[-1])
+    found = writer.copies(told, tokens.reshape(texts * live, length), by_beam, first)
+    return None if found is None else (at[rows], found[1].view(texts, hidden.shape[1], -1))
 
 
 def _cosines(said: Tensor, aims: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unembed.model.objective import Batch
-from unembed.model.writer import Writer, past_of
+from unembed.model.writer import Writer
 
 FROM_NOTHING = 0.6
 """Share of the guesses in which no true word is put."""
@@ -65,7 +65,7 @@ def words_of(writer: Writer, vectors: Tensor) -> Tensor:
 
 def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> list[list[int]]:
     device, end, longest = batch.tokens.device, writer.config.vocab_size, writer.config.max_tokens
-    given, heard, past = writer.listen(batch.vectors)
+    given, heard, _ = writer.listen(batch.vectors)
     table, kept = writer.base.embed.weight[candidates], writer.base.logits(heard, candidates).float()
     ids = torch.cat([candidates, torch.tensor([end], device=device)])
     nothing = (dice.kind[:, 1] < FROM_NOTHING).to(device)
@@ -76,9 +76,9 @@ def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> li
     rows: list[list[int]] = [[] for _ in batch.tokens]
     at = torch.arange(len(rows), device=device)  # texts that go on
     told = given
-    x, said = writer.start.expand(len(rows), 1, -1), torch.zeros_like(batch.vectors)[:, None]
+    hidden, memory = writer.begin(batch.tokens[:, :0], told)
+    said = torch.zeros_like(batch.vectors)[:, None]
     for place in range(longest):
-        hidden, past = writer.next_place(x, said, told, place, past)
         scores = F.linear(hidden[:, 0], table).float() + kept[at]
         logits = torch.cat([scores, (hidden.float() @ writer.end + writer.end_bias)], 1)
         # A text with true words in it ends where the true one does.
@@ -96,9 +96,11 @@ def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> li
         for row, one in zip(at.tolist(), word[:, 0].tolist(), strict=True):
             rows[row].append(one)
         if ended:
-            told, said, past = given.rows(at), said[on], past_of(past, on)
+            told, said = given.rows(at), said[on]
+            memory.choose(on, torch.zeros(len(on), 1, dtype=torch.long, device=device))
         said = said + writer.meanings[word]
-        x = writer.before(writer.base.embed(word))
+        if place + 1 < longest:
+            hidden = writer.next_place(writer.before(writer.base.embed(word)), said, told, place + 1, memory)
     return rows
 
 

@@ -30,14 +30,9 @@ from unembed.config import ModelConfig
 from unembed.errors import ConfigError
 from unembed.model import fused
 from unembed.model.denoiser import Block, Denoiser, softmax, time_features
+from unembed.model.memory import NOT_THERE, Memory, Past
 from unembed.model.sight import Copied, Guess, Seen, Sight
 from unembed.model.surrogate import Surrogate
-
-Past = tuple[Tensor, ...]
-"""Keys and values of the places so far, (n, heads, places, d) each.
-
-In this order in memory: products of other views take seven times as long. Where a guess stands before them, a third
-says which of its places (n, m) are none."""
 
 # Texts whose logits are computed together in training: times 24 places and 6,000 candidates, 14 MB.
 PART_TEXTS = 24
@@ -96,14 +91,20 @@ class CausalBlock(Block):
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (n, heads, T, past + T)
         if q.shape[2] > 1:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device)
-            scores = scores.masked_fill(later.triu(1 + k.shape[2] - q.shape[2]), -1e9)
+            scores = scores.masked_fill(later.triu(1 + k.shape[2] - q.shape[2]), NOT_THERE)
         if past is not None and len(past) > 2:  # a guess may be shorter than others
             none = F.pad(past[2], (0, k.shape[2] - past[2].shape[1]))
-            scores = scores.masked_fill(none[:, None, None], -1e9)
+            scores = scores.masked_fill(none[:, None, None], NOT_THERE)
         mixed = (softmax(scores) @ v).transpose(1, 2).reshape(x.shape)
         # Nothing is kept where nothing is written: a graph of gradients would hang on it.
         kept = None if self.training else (k, v) if past is None else (k, v, *past[2:])
         return self._after_mixing(x, mixed, modulation), kept
+
+    def step(self, x: Tensor, modulation: Tensor, memory: Memory, number: int) -> Tensor:
+        """One new place of every beam, (beams, 1, width), by the block of this number."""
+        modulation = modulation[:, None]
+        q, k, v = self._heads(self._linear(self._before_mixing(x, modulation), self.qkv))
+        return self._after_mixing(x, memory.attend(number, q, k, v), modulation)
 
 
 class Writer(nn.Module):
@@ -185,11 +186,19 @@ class Writer(nn.Module):
 
     def forward(self, tokens: Tensor, told: Told, seen: list[Past] | None = None) -> Tensor:
         """Every place of texts (n, L) and the one behind their last word: (n, L + 1, width)."""
+        return self._read(tokens, told, seen)[0]
+
+    def begin(self, tokens: Tensor, told: Told, seen: list[Past] | None = None) -> tuple[Tensor, Memory]:
+        """The same of the beginnings of texts, all of one length, and what is remembered of them to go on."""
+        hidden, kept = self._read(tokens, told, seen)
+        return hidden, Memory(kept)
+
+    def _read(self, tokens: Tensor, told: Told, seen: list[Past] | None) -> tuple[Tensor, list[Past]]:
         said = F.pad(self.meanings[tokens].cumsum(1), (0, 0, 1, 0))  # (n, L + 1, d), without the word of the place
         x = torch.cat([self.start.expand(len(tokens), 1, -1), self.before(self.base.embed(tokens).detach())], 1)
         account = self.reckon(said, told.aims)
-        x, _ = self.through(self.place(x, account, 0), told, seen)
-        return self.speak(x[:, self.config.prefix_tokens :], account, told)
+        x, kept = self.through(self.place(x, account, 0), told, seen)
+        return self.speak(x[:, self.config.prefix_tokens :], account, told), kept
 
     def reckon(self, said: Tensor, aims: Tensor) -> Tensor:
         """What the words so far (n, T, d) have said, and the part of the aims (n, d) that points elsewhere."""
@@ -204,11 +213,11 @@ class Writer(nn.Module):
         placed: Tensor = x + mask + self.position[first + 1 : first + 1 + x.shape[1]] + self.account(account)
         return placed
 
-    def through(self, x: Tensor, told: Told, past: list[Past] | None, begun: bool = False) -> tuple[Tensor, list[Past]]:
-        """Places (n, T, width) through all blocks; the prefix comes first unless the text has begun."""
+    def through(self, x: Tensor, told: Told, past: list[Past] | None) -> tuple[Tensor, list[Past]]:
+        """The first places (n, T, width), the prefix before them, through all blocks."""
         if told.placed is not None:
             x = x + told.placed[:, None]
-        if not begun and self.config.prefix_tokens:
+        if self.config.prefix_tokens:
             carried = self.prefix_vector(told.c).view(-1, self.config.prefix_tokens, self.config.width)
             x = torch.cat([self.prefix + carried, x], 1)
         x, kept = self.embed_norm(x), []
@@ -222,18 +231,21 @@ class Writer(nn.Module):
         hidden: Tensor = self.final(x) + self.account_spoken(account)
         return hidden if told.spoken is None else hidden + told.spoken[:, None]
 
-    def next_place(
-        self, x: Tensor, said: Tensor, told: Told, place: int, past: list[Past] | None
-    ) -> tuple[Tensor, list[Past]]:
+    def next_place(self, x: Tensor, said: Tensor, told: Told, place: int, memory: Memory) -> Tensor:
         """Hidden states of one more place of all beams, (texts, live, width), from the words before it (of that shape).
 
         `said` (texts, live, d) is what those have said; `told` is what every beam is told.
         """
-        texts, live, _ = x.shape
+        texts, live, width = x.shape
         account = self.reckon(said.view(texts * live, 1, -1), told.aims)
-        placed = self.place(x.reshape(texts * live, 1, -1), account, place)
-        hidden, past = self.through(placed, told, past, begun=place > 0)
-        return self.speak(hidden[:, -1:], account, told).view(texts, live, -1), past
+        x = self.place(x.reshape(texts * live, 1, -1), account, place)
+        if told.placed is not None:
+            x = x + told.placed[:, None]
+        x = self.embed_norm(x)
+        memory.begin_place()
+        for number, (block, modulation) in enumerate(zip(self.blocks, told.modulations.unbind(1), strict=True)):
+            x = cast(CausalBlock, block).step(x, modulation, memory, number)
+        return self.speak(x, account, told).view(texts, live, width)
 
     def logits(self, hidden: Tensor, heard: Tensor, words: slice | Tensor = slice(None)) -> Tensor:
         """Scores (n, T, words + 1) of hidden states (n, T, width) and what was heard (n, h); the last is the end."""
@@ -249,11 +261,6 @@ class Writer(nn.Module):
         if told.copied is None or self.sight is None:
             return None
         return told.copied.words, self.sight.copy(told.copied, tokens, hidden, first)
-
-
-def past_of(past: list[Past], rows: Tensor) -> list[Past]:
-    """The past of some beams."""
-    return [tuple(part.index_select(0, rows) for part in known) for known in past]
 
 
 def targets_of(tokens: Tensor, lengths: Tensor, end: int, longest: int) -> tuple[Tensor, Tensor]:

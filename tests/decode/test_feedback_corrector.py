@@ -59,6 +59,29 @@ def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text_that_corrects_one_
         assert torch.allclose(there, torch.from_numpy(vector / np.linalg.norm(vector)), atol=1e-5)
 
 
+def test_what_corrections_do_not_bring_is_asked_for_more_and_more_and_then_astray(correcting, monkeypatch):
+    asked = []
+    real = compose.Composer._aim
+
+    def aim(self, search, kind, parent):
+        number = parent.rewritten
+        asked.append((kind, number, search.vector, parent, real(self, search, kind, parent)))
+        return asked[-1][-1]
+
+    monkeypatch.setattr(compose.Composer, "_aim", aim)
+    invert(correcting, make_vectors(3), Small(), temperature=2.0)
+    straight = []
+    for kind, number, target, parent, found in asked:
+        assert np.isclose(np.linalg.norm(found), 1, atol=1e-5)
+        if kind == "rewrite" and number + 1 < len(compose.DISTANCES):
+            wanted = (target if parent.aim is None else parent.aim) + compose.DISTANCES[number] * (target - parent.vector)
+            assert np.allclose(found, wanted / np.linalg.norm(wanted), atol=1e-5)
+            straight.append(parent.aim)
+    assert any(one is None for one in straight) and any(one is not None for one in straight)
+    stray = [one[-1] for one in asked if one[0] == "tail"]
+    assert len({one.tobytes() for one in stray}) == len(stray) > 1
+
+
 def test_a_file_that_one_writer_began_is_not_finished_by_another(correcting, tmp_path):
     np.save(tmp_path / "v.npy", make_vectors(2))
 

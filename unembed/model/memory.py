@@ -54,7 +54,8 @@ class Memory:
         keys[:, :, new], values[:, :, new] = k, v
         scores = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # (n, heads, beams, room)
         share = scores.float().add_(self._bias).softmax(-1).to(values.dtype)
-        return (share @ values).transpose(1, 2).reshape(len(keys) * self._beams, 1, -1)
+        seen: Tensor = (share @ values).transpose(1, 2).reshape(len(keys) * self._beams, 1, -1)
+        return seen
 
     def choose(self, texts: Tensor | None, beams: Tensor) -> None:
         """Go on with some texts (None: all of them), each with beams that follow these (texts, new beams)."""

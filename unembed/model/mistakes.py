@@ -59,7 +59,7 @@ def make(writer: Writer, batch: Batch, dice: Dice, words: Tensor | None = None) 
 def words_of(writer: Writer, vectors: Tensor) -> Tensor:
     """The words that texts with these vectors (n, d) may be made of."""
     words = writer.base.logits(writer.hear(vectors)[1])
-    candidates = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
+    candidates: Tensor = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
     return candidates[~writer.base.forbidden[candidates]]
 
 

@@ -19,6 +19,7 @@ the guess's vector, and then it writes what the text is rather than that: a corr
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -288,9 +289,8 @@ class WriterEntropy(torch.autograd.Function):
 
         `added` (n, T, m) is added to the logits of the words `added_to` (n, m) of 0 to k; there may be none of them.
         """
-        join, sums, slopes = (
-            fused.compiled(f) if compiled else f for f in (fused.join_logits, fused.log_sums, fused.softmax_slopes)
-        )
+        parts: list[Callable[..., Any]] = [fused.join_logits, fused.log_sums, fused.softmax_slopes]
+        join, sums, slopes = (fused.compiled(part) if compiled else part for part in parts)
         total = torch.zeros((), device=hidden.device)
         words = torch.cat([table[:, : hidden.shape[2]], end[None].to(table.dtype)])  # (k + 1, width)
         to_hidden, to_added = torch.empty_like(hidden), torch.empty_like(added)

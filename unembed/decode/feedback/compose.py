@@ -44,10 +44,13 @@ START_PASSES = 4
 # The writer goes on with a text in so many ways, and writes it anew in so many.
 BEAMS = {"tail": 4, "rewrite": 8}
 # It corrects a text as if the vector lay so many distances between the two further away, each time another of these:
-# what beams find for the same vector is always the same.
+# what beams find for the same vector is always the same. It does not lie beyond the target but beyond the vector that
+# the text was written for: what correction after correction has not brought is asked for more and more.
 DISTANCES = (0.3, 0.0, 0.6, 1.0)
-# So many texts of a population are written anew in a round.
-REWRITTEN = 2
+# When all of these were tried, and for endings always, it goes astray by so many distances more, anywhere.
+ASTRAY = 0.5
+# So many texts of a population are written anew in a round, each so many times at most.
+REWRITTEN, TIMES = 2, 12
 # So many words are weighed for every place of a text that has a gradient.
 WORDS = 400
 
@@ -128,7 +131,7 @@ class Composer:
             return []
         begun: list[Change] = []
         for search in active:
-            fresh = [one for one in search.population if one.rewritten < len(DISTANCES)]
+            fresh = [one for one in search.population if one.rewritten < TIMES]
             begun += [(search, _blank((), ()), "rewrite", one) for one in fresh[:REWRITTEN]]
         with inference(self._net, self._decoding.precision):
             return self._go_on(begun, max(self._beams.values()))
@@ -138,11 +141,13 @@ class Composer:
         if not begun or self._author is None:
             return []
         target, there = self._ends([(search, parent) for search, _, _, parent in begun])
-        beyond, guess = np.full((len(begun), 1), self._config.overshoot, np.float32), None
+        guess = None
         if self._corrects:
             guess = guess_of([list(parent.tokens) for *_, parent in begun], torch.from_numpy(there))
-            beyond = np.array([[self._distance(*one)] for one in begun], np.float32)
-        aims = self._given(_beyond(target, there, beyond))
+            units = np.stack([self._aim(search, kind, parent) for search, _, kind, parent in begun])
+        else:
+            units = _beyond(target, there, self._config.overshoot)
+        aims = self._given(units)
         guess = guess and guess.to(aims.device)
         found: list[Change] = []
         for kind, width in self._beams.items():
@@ -154,17 +159,28 @@ class Composer:
                 texts = author.go_on(self._author, aims[rows], stems, shown, width)
                 for k, some in zip(at, texts, strict=True):
                     search, _, _, parent = begun[k]
-                    found += [(search, _blank(one.tokens, one.confidence), kind, parent) for one in some[:most]]
+                    for one in some[:most]:
+                        blank = _blank(one.tokens, one.confidence)
+                        blank.aim = units[k] if self._corrects else None
+                        found.append((search, blank, kind, parent))
         return found
 
-    def _distance(self, search: Search, _: Blank, kind: str, parent: Hypothesis) -> float:
-        """How far beyond the target the vector of a correction lies; a text that is written anew has each in turn."""
+    def _aim(self, search: Search, kind: str, parent: Hypothesis) -> NDArray[np.float32]:
+        """The unit vector (d,) for which a text is corrected; one that is written anew has another each time."""
         if self._config.corrector == "only":
-            return 0.0
-        if kind != "rewrite":
-            return float(search.rng.choice(DISTANCES))
-        parent.rewritten += 1
-        return DISTANCES[(parent.rewritten - 1) % len(DISTANCES)]
+            return search.vector
+        gap = search.vector - parent.vector
+        if kind == "rewrite":
+            distance = DISTANCES[parent.rewritten % len(DISTANCES)]
+            parent.rewritten += 1
+        else:
+            distance = float(search.rng.choice(DISTANCES))
+        aim = (search.vector if parent.aim is None else parent.aim) + distance * gap
+        if kind != "rewrite" or parent.rewritten >= len(DISTANCES):
+            stray = search.rng.standard_normal(len(gap))
+            aim = aim + ASTRAY * np.linalg.norm(gap) / np.linalg.norm(stray) * stray
+        unit: NDArray[np.float32] = (aim / np.linalg.norm(aim)).astype(np.float32)
+        return unit
 
     def _steer(self, drafts: Sequence[Filled]) -> None:
         """Tell the filler where texts are to arrive, and by how much the surrogate is wrong about their parents."""
@@ -263,9 +279,7 @@ def _blank(tokens: Sequence[int], sure: Sequence[float]) -> Blank:
     return Blank(list(tokens), list(sure), torch.empty(0), torch.empty(0), 1.0)
 
 
-def _beyond(
-    target: NDArray[np.float32], there: NDArray[np.float32], distances: float | NDArray[np.float32]
-) -> NDArray[np.float32]:
+def _beyond(target: NDArray[np.float32], there: NDArray[np.float32], distances: float) -> NDArray[np.float32]:
     """Unit vectors that lie further from the parents than the targets do."""
     aim: NDArray[np.float32] = target + distances * (target - there)
     aim /= np.linalg.norm(aim, axis=1, keepdims=True)

@@ -50,6 +50,8 @@ class Hypothesis:
     """Of a foreseen one, whose vector nobody has asked for: the real one that it was changed from."""
     rewritten: int = 0
     """How often the writer has written it anew."""
+    aim: NDArray[np.float32] | None = None
+    """(d,): the vector that the writer wrote it for, or the text that it was changed from; None: the target."""
     slope: Tensor | None = None
     """(L, d): gradient of the cosine near this text, where it was asked for."""
     fit: NDArray[np.float32] | None = None

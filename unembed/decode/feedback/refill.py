@@ -14,6 +14,9 @@ from unembed.decode.head import PLACES, pad_rows, top_words
 from unembed.decode.steer import Steer, steered
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from unembed.decode.feedback.whitebox import Slopes
     from unembed.model.denoiser import Denoiser
 
@@ -39,6 +42,8 @@ class Blank:
     target: Tensor = field(default_factory=lambda: torch.empty(0))  # (dim,)
     offset: Tensor | None = None
     """(dim,): by how much the surrogate is wrong near this text; its words are then steered to the target."""
+    aim: NDArray[np.float32] | None = None
+    """(dim,): the vector that the writer has just written it for."""
     gradients: int = 0
     """Backward passes it took."""
 

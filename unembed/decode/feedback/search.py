@@ -28,6 +28,7 @@ class Proposal:
     text: str
     kind: str
     parent: Hypothesis | None = None
+    aim: NDArray[np.float32] | None = None
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class Search:
                 vector = truncate(vectors[proposal.text], self.entries)
                 cosine = float(vector.astype(np.float64) @ self.vector.astype(np.float64))
                 found = Hypothesis(proposal.tokens, proposal.confidence, proposal.text, vector, cosine, proposal.kind)
+                found.aim = proposal.aim
                 if self._floor is None:
                     self._floor = cosine
                 self.population.append(found)

@@ -59,7 +59,7 @@ def test_in_vec2texts_loop_every_proposal_is_a_whole_new_text_that_corrects_one_
         assert torch.allclose(there, torch.from_numpy(vector / np.linalg.norm(vector)), atol=1e-5)
 
 
-def test_what_corrections_do_not_bring_is_asked_for_more_and_more_and_then_astray(correcting, monkeypatch):
+def test_what_corrections_do_not_bring_is_asked_for_more_and_more_and_then_astray(monkeypatch):
     asked = []
     real = compose.Composer._aim
 
@@ -69,15 +69,17 @@ def test_what_corrections_do_not_bring_is_asked_for_more_and_more_and_then_astra
         return asked[-1][-1]
 
     monkeypatch.setattr(compose.Composer, "_aim", aim)
-    invert(correcting, make_vectors(3), Small(), temperature=2.0)
+    invert(make_inverter(corrects=True, foresees=True), make_vectors(3), Small(), temperature=2.0)
     straight = []
     for kind, number, target, parent, found in asked:
         assert np.isclose(np.linalg.norm(found), 1, atol=1e-5)
         if kind == "rewrite" and number + 1 < len(compose.DISTANCES):
-            wanted = (target if parent.aim is None else parent.aim) + compose.DISTANCES[number] * (target - parent.vector)
+            start = target if parent.aim is None else parent.aim
+            wanted = start + compose.DISTANCES[number] * (target - parent.vector)
             assert np.allclose(found, wanted / np.linalg.norm(wanted), atol=1e-5)
             straight.append(parent.aim)
-    assert any(one is None for one in straight) and any(one is not None for one in straight)
+    assert any(one is None for one in straight)
+    assert any(one is not None for one in straight)
     stray = [one[-1] for one in asked if one[0] == "tail"]
     assert len({one.tobytes() for one in stray}) == len(stray) > 1
 

@@ -6,9 +6,11 @@ import time
 import pytest
 import torch
 
-from tests.decode.conftest import make_net, make_vectors
+from tests.decode.conftest import make_inverter, make_net, make_vectors
+from tests.decode.test_feedback import Small, invert
 from unembed.decode import DecodeConfig, engine
-from unembed.decode.parallel import MOST, side_by_side
+from unembed.decode.feedback import runner
+from unembed.decode.parallel import MOST, shared_out, side_by_side
 
 CPU = torch.device("cpu")
 
@@ -81,3 +83,30 @@ def test_texts_are_those_of_one_batch_after_the_other(monkeypatch):
     assert [[one.tokens for one in some] for some in engine.decode(net, vectors, config, batch_size=3)] == [
         [one.tokens for one in some] for some in beside
     ]
+
+
+def test_the_searches_of_a_batch_are_shared_out_and_find_the_same(monkeypatch):
+    inverter, vectors = make_inverter(corrects=True, foresees=True), make_vectors(5)
+    shares = []
+    real = runner.Runner._drafts
+
+    def drafts(self, active):
+        shares.append((len(active), threading.current_thread() is threading.main_thread()))
+        return real(self, active)
+
+    monkeypatch.setattr(runner.Runner, "_drafts", drafts)
+    texts = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        texts.append([one.text for one in invert(inverter, vectors, Small())])
+    assert texts[0] == texts[1]
+    assert {5, 3, 2} <= {size for size, _ in shares}
+    assert {size for size, here in shares if here} >= {5}
+    assert not any(here for size, here in shares if size == 3)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [3, 2])])
+def test_items_are_shared_out_as_they_stand(count, sizes):
+    parts = shared_out(range(count))
+    assert [len(part) for part in parts] == sizes
+    assert [one for part in parts for one in part] == list(range(count))

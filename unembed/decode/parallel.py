@@ -19,6 +19,13 @@ R = TypeVar("R")
 MOST = 4
 
 
+def shared_out(items: Sequence[T]) -> list[Sequence[T]]:
+    """The items in as many parts as torch may use threads, each as it stands; fewer if there are fewer items."""
+    count = max(1, min(MOST, torch.get_num_threads(), len(items)))
+    size = -(-len(items) // count)
+    return [items[first : first + size] for first in range(0, len(items), size)] if items else []
+
+
 def side_by_side(work: Callable[[T], R], items: Sequence[T], device: torch.device) -> Iterator[R]:
     """What `work` makes of each item, in order; on a CPU several at a time, sharing the threads that torch may use."""
     threads = torch.get_num_threads()

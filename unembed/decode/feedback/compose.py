@@ -263,7 +263,7 @@ class Composer:
             chances = self._net.logits(hidden).float().log_softmax(1).topk(min(WORDS, self._net.config.vocab_size), 1)
         return list(zip(chances.values.cpu(), chances.indices.cpu(), strict=True))
 
-    def judge(self, drafts: list[Filled]) -> None:
+    def judge(self, drafts: Sequence[Filled]) -> None:
         """How sure a word is, is the writer's to say where there is one: then all texts are judged alike."""
         if self._author is None or not drafts:
             return

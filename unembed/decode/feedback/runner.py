@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from unembed.decode.feedback.refill import Blank
 from unembed.decode.feedback.search import Proposal, Search
 from unembed.decode.feedback.target import entries, tolerance
 from unembed.decode.feedback.whitebox import Differentiable, Slopes
+from unembed.decode.parallel import shared_out, side_by_side
 from unembed.decode.texts import generator, key_of
 from unembed.errors import ConfigError, EncoderError
 
@@ -197,6 +198,11 @@ class Runner:
 
     def _round(self, active: list[Search]) -> None:
         """Some changes of each population, filled and asked about."""
+        shares = shared_out(active)
+        self._ask_blanks([one for made in side_by_side(self._drafts, shares, self._net.bias.device) for one in made])
+
+    def _drafts(self, active: Sequence[Search]) -> list[Filled]:
+        """What to ask about for each search."""
         drafts: list[Filled] = []
         wanted = []
         for search in active:
@@ -209,7 +215,7 @@ class Runner:
             drafts += self._composer.changes(pairs, 1, PASSES)
         else:
             drafts += self._foreseen(wanted, self._foresight)
-        self._ask_blanks(drafts)
+        return drafts
 
     def _foreseen(self, wanted: list[tuple[Search, int]], foresight: Foresight) -> list[Filled]:
         """Of many changes, and changes of the best of those, as many for each search as are wanted."""
@@ -268,7 +274,8 @@ class Runner:
 
     def _ask_blanks(self, drafts: list[Filled]) -> None:
         texts = text_of(self._tokenizer, [blank.tokens for _, blank, _, _ in drafts])
-        self._composer.judge(drafts)
+        for _ in side_by_side(self._composer.judge, shared_out(drafts), self._net.bias.device):
+            pass
         by_search: dict[int, tuple[Search, list[Proposal]]] = {}
         for (search, blank, kind, parent), text in zip(drafts, texts, strict=True):
             aim = parent.aim if blank.aim is None and parent is not None else blank.aim

@@ -310,12 +310,12 @@ def test_a_guess_that_is_none_changes_nothing_and_one_that_is_shorter_is_not_pad
 def test_mistakes_are_texts_and_as_wrong_as_they_should_be(trained: Trained, data: Dataset) -> None:
     writer = trained[0].writer
     assert writer is not None
-    examples = data.sample("train", 100, 0)
+    examples = data.sample("train", 300, 0)
     batch = batches.collate(examples.tokens, examples.vectors)
-    dice = mistakes.throw(100, 16, objective.generator(0))
+    dice = mistakes.throw(300, 16, objective.generator(0))
     made = mistakes.make(writer, batch, dice)
     assert made == mistakes.make(writer, batch, dice)
-    assert made != mistakes.make(writer, batch, mistakes.throw(100, 16, objective.generator(1)))
+    assert made != mistakes.make(writer, batch, mistakes.throw(300, 16, objective.generator(1)))
     true = [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths, strict=True)]
     for row in made:
         assert 1 <= len(row) <= 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -310,54 +309,26 @@ def test_a_guess_that_is_none_changes_nothing_and_one_that_is_shorter_is_not_pad
 def test_mistakes_are_texts_and_as_wrong_as_they_should_be(trained: Trained, data: Dataset) -> None:
     writer = trained[0].writer
     assert writer is not None
-    examples = data.sample("train", 300, 0)
+    examples = data.sample("train", 100, 0)
     batch = batches.collate(examples.tokens, examples.vectors)
-    dice = mistakes.throw(300, 16, objective.generator(0))
+    dice = mistakes.throw(100, 16, objective.generator(0))
     made = mistakes.make(writer, batch, dice)
     assert made == mistakes.make(writer, batch, dice)
-    assert made != mistakes.make(writer, batch, mistakes.throw(300, 16, objective.generator(1)))
+    assert made != mistakes.make(writer, batch, mistakes.throw(100, 16, objective.generator(1)))
     true = [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths, strict=True)]
     for row in made:
         assert 1 <= len(row) <= 16
         assert not writer.base.forbidden[row].any()
-    nothing, salads = (dice.kind[:, 1] < mistakes.FROM_NOTHING).numpy(), dice.salads.numpy()
-    spoilt = ~nothing & ~salads
+    nothing = (dice.kind[:, 1] < mistakes.FROM_NOTHING).numpy()
     overlap = np.array([len(set(a) & set(b)) / len(set(b)) for a, b in zip(made, true, strict=True)])
     strangers = np.array([len(set(a) & set(b)) / len(set(b)) for a, b in zip(made, true[50:] + true[:50], strict=True)])
-    assert strangers.mean() + 0.1 < overlap[nothing].mean() < overlap[spoilt].mean() < 0.99
-    assert strangers.mean() + 0.1 < overlap[salads].mean() < 0.99
+    assert strangers.mean() + 0.1 < overlap[nothing].mean() < overlap[~nothing].mean() < 0.99
     # Those with true words in them keep the length, but for a word too many or one too few.
     lengths = np.array([len(a) - len(b) for a, b in zip(made, true, strict=True)])
-    assert set(lengths[spoilt]) == {-1, 0, 1}
+    assert set(lengths[~nothing]) == {-1, 0, 1}
     # All true words and no edit: the text itself.
     dice.kind[:] = torch.tensor([0.0, 1.0, 1.0, 0.5, 1.0])
     assert mistakes.make(writer, batch, dice) == true
-
-
-def test_a_salad_has_the_words_of_its_text_in_spans_out_of_order(trained: Trained, data: Dataset) -> None:
-    writer = trained[0].writer
-    assert writer is not None
-    examples = data.sample("train", 100, 0)
-    batch = batches.collate(examples.tokens, examples.vectors)
-    true = [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths, strict=True)]
-    dice = mistakes.throw(100, 16, objective.generator(0))
-    dice.kind[:, 1] = mistakes.FROM_NOTHING
-    dice.kind[:, 2:] = torch.tensor([0.0, 0.0, 0.0])  # no disorder, no errors, nothing added
-    assert mistakes.make(writer, batch, dice) == true
-    dice.kind[:, 2] = 1.0
-    made = mistakes.make(writer, batch, dice)
-    assert [sorted(row) for row in made] == [sorted(row) for row in true]
-    pairs = [set(itertools.pairwise(row)) for row in true]
-    kept = [
-        len(pair & set(itertools.pairwise(row))) / len(pair)
-        for pair, row in zip(pairs, made, strict=True)
-        if pair
-    ]
-    assert 0.3 < np.mean(kept) < 0.8  # half of the words still stand before the one that follows
-    dice.kind[:, 2:] = torch.tensor([1.0, 1.0, 1.0])
-    for row in mistakes.make(writer, batch, dice):
-        assert 1 <= len(row) <= 16
-        assert not writer.base.forbidden[row].any()
 
 
 def test_it_learns_to_correct_guesses_and_without_one_is_still_a_writer(

@@ -1,8 +1,8 @@
 """Wrong texts for a writer to learn corrections from: its own mistakes.
 
-Some texts are written for their vector as they would be in earnest, word by word, at a temperature. Most are salads,
-as a search ends with: the true words in spans of a few, the spans out of order, some words missing, wrong or too many.
-In the rest the true word is put at a share of the places, and words are moved, doubled or left out.
+Some texts are written for their vector as they would be in earnest, word by word, at a temperature. In others the true
+word is put at a share of the places, as a search that has come nearer would have it, and of those some get words in
+other places, a word too many or one too few.
 """
 
 from __future__ import annotations
@@ -16,74 +16,51 @@ from torch.nn import functional as F
 from unembed.model.objective import Batch
 from unembed.model.writer import Writer
 
-FROM_NOTHING, SALADS = 0.3, 0.5
-"""Share of the guesses in which no true word is put, and of those that are salads."""
+FROM_NOTHING = 0.6
+"""Share of the guesses in which no true word is put."""
 TEMPERATURES = (0.05, 0.8)
 EDITED = 0.5
 """Share of the other guesses whose words are moved, doubled or left out."""
 WORDS = 64
 """Words of each text, by the bag of words, that the guesses of all texts of a batch are made of."""
-CUT, WRONG, MISSING, EXTRA = 0.5, 0.35, 0.2, 0.2
-"""Of a salad: how often a new span begins, and up to which share of the words is wrong, missing, doubled or added."""
 
 
 @dataclass(slots=True)
 class Dice:
     """All that is random about the guesses of a batch: the same whichever process makes them."""
 
-    kind: Tensor  # (n, 5): is there a guess, of which kind, with which share of true words, how warm, how edited
+    kind: Tensor  # (n, 5): is there a guess, from nothing, with which share of true words, how warm, how edited
     places: Tensor  # (n, 4): where
     true: Tensor  # (n, longest): whether the true word is put
     draws: Tensor  # (n, longest)
-    salad: Tensor  # (n, 5, longest): cuts, where spans go, what becomes of words, which ones are wrong, which are added
 
     def rows(self, index: Tensor) -> Dice:
         """Those of some texts."""
-        return Dice(self.kind[index], self.places[index], self.true[index], self.draws[index], self.salad[index])
-
-    @property
-    def salads(self) -> Tensor:
-        """Which texts are salads (n,)."""
-        return (self.kind[:, 1] >= FROM_NOTHING) & (self.kind[:, 1] < FROM_NOTHING + SALADS)
+        return Dice(self.kind[index], self.places[index], self.true[index], self.draws[index])
 
 
 def throw(n: int, longest: int, rng: torch.Generator) -> Dice:
     """The dice of n texts."""
-    shapes = ((n, 5), (n, 4), (n, longest), (n, longest), (n, 5, longest))
+    shapes = ((n, 5), (n, 4), (n, longest), (n, longest))
     return Dice(*(torch.rand(shape, generator=rng) for shape in shapes))
 
 
 @torch.inference_mode()
 def make(writer: Writer, batch: Batch, dice: Dice, words: Tensor | None = None) -> list[list[int]]:
     """A wrong text for each true one, made of these words, or of those of all its vectors."""
-    words = words_of(writer, batch.vectors) if words is None else words
-    rows: list[list[int]] = [[] for _ in batch.tokens]
-    written, salads = (~dice.salads).nonzero()[:, 0], dice.salads.nonzero()[:, 0]
-    if len(written):
-        some = dice.rows(written)
-        for k, row in zip(written.tolist(), _written(writer, batch.rows(written), some, words), strict=True):
-            if dice.kind[k, 1] >= FROM_NOTHING:
-                _edit(row, float(dice.kind[k, 4]), dice.places[k].tolist(), writer.config.max_tokens)
-            rows[k] = row
-    if len(salads):
-        likely = _likely(writer, batch.vectors[salads]).tolist()
-        for k, others in zip(salads.tolist(), likely, strict=True):
-            true = batch.tokens[k, : int(batch.lengths[k])].tolist()
-            rows[k] = _salad(true, others, dice.kind[k, 2:].tolist(), dice.salad[k].tolist(), writer.config.max_tokens)
+    rows = _written(writer, batch, dice, words_of(writer, batch.vectors) if words is None else words)
+    for k, row in enumerate(rows):
+        if dice.kind[k, 1] >= FROM_NOTHING:
+            _edit(row, float(dice.kind[k, 4]), dice.places[k].tolist(), writer.config.max_tokens)
     return rows
 
 
 @torch.inference_mode()
 def words_of(writer: Writer, vectors: Tensor) -> Tensor:
     """The words that texts with these vectors (n, d) may be made of."""
-    return torch.unique(_likely(writer, vectors))
-
-
-def _likely(writer: Writer, vectors: Tensor) -> Tensor:
-    """The words that the bag of words finds likeliest in each text (n, WORDS)."""
-    words = writer.base.logits(writer.hear(vectors)[1]).masked_fill(writer.base.forbidden, -torch.inf)
-    likely: Tensor = words.topk(min(WORDS, int((~writer.base.forbidden).sum())), 1).indices
-    return likely
+    words = writer.base.logits(writer.hear(vectors)[1])
+    candidates: Tensor = torch.unique(words.topk(min(WORDS, words.shape[1]), 1).indices)
+    return candidates[~writer.base.forbidden[candidates]]
 
 
 def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> list[list[int]]:
@@ -125,26 +102,6 @@ def _written(writer: Writer, batch: Batch, dice: Dice, candidates: Tensor) -> li
         if place + 1 < longest:
             hidden = writer.next_place(writer.before(writer.base.embed(word)), said, told, place + 1, memory)
     return rows
-
-
-def _salad(true: list[int], others: list[int], kind: list[float], dice: list[list[float]], longest: int) -> list[int]:
-    """The words of a true text in another order, with some of the others among them."""
-    cuts, targets, fates, wrong, added = dice
-    disorder, errors, extra = kind
-    n, place = len(true), 0.0
-    spans: list[tuple[float, int]] = []  # where each word goes, with its span
-    for k in range(n):
-        if not k or cuts[k] < CUT:
-            place = k + disorder * n * (2 * targets[k] - 1)
-        spans.append((place, k))
-    row: list[int] = []
-    for _, k in sorted(spans):
-        other = others[int(wrong[k] * len(others))]
-        if fates[k] >= errors * MISSING:
-            row.append(other if fates[k] > 1 - errors * WRONG else true[k])
-        if added[k] < extra * EXTRA:
-            row.append(true[k] if added[k] < extra * EXTRA / 2 else other)
-    return row[:longest] or true[:1]
 
 
 def _edit(row: list[int], kind: float, places: list[float], longest: int) -> None:

@@ -134,15 +134,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         initargs=(options.inverter, options.precision),
     ) as pool:
         searches = {name: search(name, pool, examples, arms[name], options.batch, keeper) for name in arms}
-    rows = [score(NO_FEEDBACK, 0, next(iter(searches.values())), examples, inverter, options.seed)]
+    rows: list[dict[str, Any]] = []
     for name, found in searches.items():
         rows += [score(name, budget, found, examples, inverter, options.seed) for budget in sorted(options.budgets)]
     settings = {name: asdict(config) for name, config in arms.items()}
     commands = [provenance.command_line()]
     before = json.loads(options.output.read_text()) if options.output.exists() else {}
     if all(before.get(key) == value for key, value in what.items()):
-        kept = [row for row in before["rows"] if row["arm"] not in {NO_FEEDBACK, *arms}]
-        rows, settings, commands = rows + kept, {**before["settings"], **settings}, [*before["commands"], *commands]
+        rows += [row for row in before["rows"] if row["arm"] not in arms]
+        settings, commands = {**before["settings"], **settings}, [*before["commands"], *commands]
+    # The answers without feedback are compared with vectors as they are, if some arm has those.
+    exact = next((name for name in searches if name not in PRECISIONS), None)
+    if exact is not None or all(row["arm"] != NO_FEEDBACK for row in rows):
+        rows = [row for row in rows if row["arm"] != NO_FEEDBACK]
+        rows.append(score(NO_FEEDBACK, 0, searches[exact or next(iter(searches))], examples, inverter, options.seed))
+    rows.sort(key=lambda row: row["arm"] != NO_FEEDBACK)
     return {
         **what, "settings": settings, "rows": rows, "versions": provenance.versions(),
         "machine": provenance.machine(), "commands": commands, "date": provenance.now(),

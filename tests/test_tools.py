@@ -58,8 +58,9 @@ def test_shipping_keeps_the_weights_and_writes_scores_and_random_examples_into_t
     for name, tensor in before.artifact.net.state_dict().items():
         assert torch.equal(tensor, after.artifact.net.state_dict()[name]), name
     for name, tensor in before.artifact.writer.state_dict().items():  # rounded to one byte a number, at most once
-        step = tensor.float().abs().max() / 127
-        assert torch.allclose(tensor, after.artifact.writer.state_dict()[name], atol=float(step)), name
+        off = (tensor - after.artifact.writer.state_dict()[name]).abs()
+        rounded = name.endswith(".weight") and tensor.dim() == 2 and tensor.numel() >= artifact.LARGE
+        assert (off <= (0.51 * tensor.abs().amax(1, keepdim=True) / 127 if rounded else 0.0)).all(), name
     again = tmp_path / "again"
     assert ship.main([str(tmp_path)], again) == 0
     assert (again / "writer.safetensors").read_bytes() == (tmp_path / "writer.safetensors").read_bytes()

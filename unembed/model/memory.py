@@ -2,7 +2,7 @@
 
 Nothing is ever moved when beams are chosen. Every place of every beam stays where it was put, what all beams of a text
 have in common once for all of them, and each beam is told which places are its own past. So a step reads what is
-remembered and copies nothing, which is half of the work of a step where every beam has keys and values to itself.
+remembered and copies none of it; where every beam has keys and values to itself, that was two fifths of the work.
 """
 
 from __future__ import annotations

@@ -112,6 +112,7 @@ class Composer:
                 sure = [parent.confidence[k] if k >= 0 else 0.0 for k in draft.origin]
                 u = torch.from_numpy(search.rng.random((passes, len(draft.tokens))))
                 blank = Blank(list(draft.tokens), sure, torch.empty(0), u, config.temperature * search.heat)
+                blank.aim = parent.aim
                 if parent.slope is not None:
                     blank.push = config.swap_scale * parent.slope[draft.aligned]
                 changes.append((search, blank, kind, parent))

@@ -57,7 +57,7 @@ class Foresight:
             cosine = float(vector @ search.vector)
             child = Hypothesis(words, tuple(blank.sure), text, vector, cosine, kind)
             child.foreseen, child.echoed, child.parent = there, heard, parent.parent or parent
-            child.aim = parent.aim if blank.aim is None else blank.aim
+            child.aim = blank.aim
             found.append(child)
         return found
 

@@ -43,7 +43,7 @@ class Blank:
     offset: Tensor | None = None
     """(dim,): by how much the surrogate is wrong near this text; its words are then steered to the target."""
     aim: NDArray[np.float32] | None = None
-    """(dim,): the vector that the writer has just written it for."""
+    """(dim,): the vector that the writer wrote it for, or the text that it was changed from."""
     gradients: int = 0
     """Backward passes it took."""
 

@@ -278,8 +278,7 @@ class Runner:
             pass
         by_search: dict[int, tuple[Search, list[Proposal]]] = {}
         for (search, blank, kind, parent), text in zip(drafts, texts, strict=True):
-            aim = parent.aim if blank.aim is None and parent is not None else blank.aim
-            proposal = Proposal(tuple(blank.tokens), tuple(blank.sure), text, kind, parent, aim)
+            proposal = Proposal(tuple(blank.tokens), tuple(blank.sure), text, kind, parent, blank.aim)
             by_search.setdefault(id(search), (search, []))[1].append(proposal)
         self._ask(list(by_search.values()))
 
